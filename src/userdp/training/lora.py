@@ -44,7 +44,7 @@ def add_adapters(model: nn.Module, config: TrainConfig) -> nn.Module:
 
 
 def is_of_base(model: nn.Module, tensor: str) -> bool:
-    """Whether, of a model of `peft`, a tensor of that name is one of its base's."""
+    """Whether a tensor of that name belongs to the base of a model of `peft`."""
     adapted: Any = model
     own = str(getattr(adapted.base_model, "prefix", "prompt_encoder"))
     parts = tensor.split(".")
@@ -56,13 +56,13 @@ def is_of_base(model: nn.Module, tensor: str) -> bool:
 def are_fresh(model: nn.Module) -> bool:
     """Whether the adapters of a model of `peft` are new: LoRA's, before their first step.
 
-    A layer adds a product of matrices, and `peft` begins with one of them at zero. A product with a
-    factor of zero has no gradient for its other factors, so the first step of any optimizer moves
-    the zero. While it is there, no step was taken, and the rest is what the initialisation wrote,
-    which reads no data (`data_of_adapters`).
+    An adapted layer adds a product of matrices, and `peft` begins with one factor at zero. Then the
+    other factors have no gradient, so that the first step of any optimizer moves this one. While it
+    is still zero no step was taken, and the rest is what the initialisation wrote, which reads no
+    data (`data_of_adapters`).
 
     Returns:
-        False too of adapters of other kinds, of which this cannot be seen.
+        False also for adapters of other kinds, which do not show it.
     """
     zero: dict[tuple[str, str], bool] = {}  # of a layer and the name of an adapter
     tensors = model.state_dict()
@@ -81,7 +81,7 @@ def are_fresh(model: nn.Module) -> bool:
 
 
 def data_of_adapters(model: nn.Module) -> str:
-    """The initialisations of a model's adapters that read data or may have; empty without any."""
+    """The initialisations of a model's adapters that may have read data; empty if there is none."""
     adapted: Any = model
     named = {getattr(one, "init_lora_weights", True) for one in adapted.peft_config.values()}
     by_name = sorted(how for how in named if isinstance(how, str))

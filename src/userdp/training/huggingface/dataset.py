@@ -1,8 +1,8 @@
 """A trainer's data set becomes a user store, and finds its ledger again.
 
-ε adds up in the ledger of a *store*, over all runs. So the store has a name that the script gives
-(``store=``) and no default in the output folder: a second script with another output folder would
-otherwise begin with an empty ledger, and nobody would add the two prices. The rules:
+ε adds up in the ledger of a *store*, over all runs. So the script names the store (``store=``), and
+there is no default in the output folder: a second script with another output folder would begin
+with an empty ledger, and nobody would add the two prices. The rules:
 
 - nothing lies at ``store``: the data set is prepared there, all of it for training;
 - a store lies there: the data set is prepared again beside it and compared. The same content keeps
@@ -40,9 +40,9 @@ def store_of(
 ) -> UserStore:
     """The user store of a data set; see this file's head for the rules.
 
-    Guarantee (invariants 10 and 11): each row is stored or counted as dropped, and what becomes of
-    it depends on that row, the tokenizer and ``seq_len`` alone. A row of more than ``seq_len``
-    tokens becomes several examples.
+    Guarantee (invariants 10 and 11): each row is stored or counted as dropped, depending only on
+    that row, the tokenizer and ``seq_len``. A row of more than ``seq_len`` tokens becomes several
+    examples.
 
     Args:
         dataset: a `datasets.Dataset`, or whatever `userdp.prepare` takes for a table: with
@@ -99,7 +99,7 @@ def store_of(
 def default_seq_len(model: Any, asked: int | None) -> int:
     """Tokens of an example where the caller names none: `_LONGEST`, or what the model can read.
 
-    No number is taken from the data: the longest row is somebody's.
+    No number is taken from the data: its longest row is some user's.
     """
     read = getattr(getattr(model, "config", None), "max_position_embeddings", None)
     return asked or min(_LONGEST, int(read or _LONGEST))

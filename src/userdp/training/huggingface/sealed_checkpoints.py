@@ -1,13 +1,14 @@
 """The trainer's ``checkpoint-N`` folders: whether they are whole, and which run wrote them.
 
 The trainer writes a checkpoint file by file and ``trainer_state.json`` last, so that a process that
-is killed meanwhile leaves half of one. In that file stands a seal of ours, among the states of the
-trainer's callbacks: the run, and the digest of the weights, since other scripts write to the same
-names. A run goes on from nothing else: it would release what somebody else's steps have learned.
+is killed meanwhile leaves half a checkpoint. Among the states of the trainer's callbacks that file
+holds our seal: the run, and the digest of the weights, since other scripts write to the same names.
+A run goes on only from its own sealed checkpoints: from others it would release what somebody
+else's steps have learned.
 
-What a checkpoint holds (weights, optimizer, schedule) is computed from noisy gradients, and so it
-is covered by the run's claim. No secret is in it: a resumed run draws new cohorts, noise and masks.
-It is operator-only (mode 0700) since a choice among checkpoints should not follow private results.
+A checkpoint (weights, optimizer, schedule) is computed from noisy gradients, so the run's claim
+covers it. It holds no secret: a resumed run draws new cohorts, noise and masks. It is operator-only
+(mode 0700), since a choice among checkpoints should not follow private results.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _SEAL = "userdp"
 
 
 def seal(state: TrainerState, folder: Path, *, run_id: str, lineage: Lineage) -> None:
-    """Have ``state`` say whose checkpoint ``folder`` is; its weights are there already.
+    """Put the seal of the checkpoint ``folder`` into ``state``; its weights are written already.
 
     Args:
         state: of the trainer, which writes it as the last of the checkpoint.
@@ -39,7 +40,7 @@ def seal(state: TrainerState, folder: Path, *, run_id: str, lineage: Lineage) ->
 
 
 def sealed(folder: Path) -> dict[str, Any] | None:
-    """The seal of a checkpoint; None of half a one, and of one that no private run wrote."""
+    """The seal of a checkpoint; None if it is half written, or no private run wrote it."""
     try:
         state = TrainerState.load_from_json(str(folder / "trainer_state.json"))
     except (OSError, ValueError):
@@ -48,13 +49,13 @@ def sealed(folder: Path) -> dict[str, Any] | None:
 
 
 def last_sealed(output: Path) -> Path | None:
-    """The whole checkpoint of the most attempts."""
+    """The last checkpoint that is whole, by attempts."""
     paths = map(Path, reversed(sort_checkpoints(str(output))))
     return next((path for path in paths if sealed(path) is not None), None)
 
 
 def require_own(folder: Path, *, run_id: str) -> None:
-    """`FailureError` unless the run ``run_id`` has written the checkpoint, and just as it is."""
+    """`FailureError` unless the run ``run_id`` wrote the checkpoint, and nothing changed it."""
     found = sealed(folder)
     if found is None:
         raise FailureError(

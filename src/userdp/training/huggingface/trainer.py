@@ -80,7 +80,8 @@ class UserLevelMixin(Trainer):  # type: ignore[misc]  # transformers leaves its 
     counts them.
 
     Args:
-        model: of Hugging Face's; what of it requires a gradient is trained.
+        model: of `transformers`, perhaps with adapters; its parameters with ``requires_grad`` are
+            trained.
         args: `transformers.TrainingArguments`; a copy is kept, see `trainer_settings`.
         train_dataset: see `userdp.training.huggingface.dataset`; None for the store as it is.
         plan: sampling, clip, noise and steps; see `userdp.make_private`.
@@ -92,12 +93,12 @@ class UserLevelMixin(Trainer):  # type: ignore[misc]  # transformers leaves its 
             1024, or less if the model reads less.
         loss: per-row loss, see `userdp.make_private`.
         public_eval: ``eval_dataset`` is nobody's private text: it may be evaluated on during
-            training, and its numbers may be logged and may choose a checkpoint. Of no other data.
+            training, and its numbers may be logged and may choose a checkpoint.
         options: see `userdp.make_private`; the exact numbers are always in ``operator.jsonl``.
         trainer_options: all other arguments of the trainer.
 
     Raises:
-        UseError: a setting is refused, or the data set or the store does not fit. Nothing was
+        UseError: a setting is refused, or the data set or the store does not fit. Nothing has been
             charged then.
     """
 
@@ -141,7 +142,7 @@ class UserLevelMixin(Trainer):  # type: ignore[misc]  # transformers leaves its 
             text_column=text_column,
             seq_len=default_seq_len(self.model, longest),
         )
-        # From here on the private run is the one reader of people's text.
+        # From here on only the private run reads people's text.
         self.train_dataset: Any = None
 
     @property
@@ -154,7 +155,7 @@ class UserLevelMixin(Trainer):  # type: ignore[misc]  # transformers leaves its 
         """The user store that is trained on."""
         return self._store
 
-    # The loop: where the private run opens, steps and ends.
+    # The loop: the private run opens, steps and ends here.
 
     def train(
         self, resume_from_checkpoint: str | os.PathLike[str] | bool | None = None, **options: Any
@@ -172,8 +173,8 @@ class UserLevelMixin(Trainer):  # type: ignore[misc]  # transformers leaves its 
             operator's.
 
         Raises:
-            UseError, FailureError: as `userdp.make_private`; or a setting was changed, since the
-                trainer was made, to what is refused.
+            UseError, FailureError: as `userdp.make_private`; or a setting was changed to a refused
+                value after the trainer was made.
             Interrupted: by Ctrl-C or SIGTERM, after a step that is in a checkpoint, whatever
                 ``save_strategy`` says.
         """
@@ -207,8 +208,8 @@ class UserLevelMixin(Trainer):  # type: ignore[misc]  # transformers leaves its 
     def get_train_dataloader(self) -> Any:
         """Numbers of private steps in place of data.
 
-        An epoch has as many as draw everybody once on average; of the declared population, so that
-        its length says nothing of the real number.
+        An epoch has as many steps as draw every user once on average. The number of users is the
+        declared population, so that the length of an epoch tells nothing about the real number.
         """
         steps = max(1, round(self._plan.population / self._plan.denominator))
         return DataLoader([{"private step": number} for number in range(steps)])  # type: ignore[arg-type]
@@ -230,7 +231,7 @@ class UserLevelMixin(Trainer):  # type: ignore[misc]  # transformers leaves its 
         return torch.zeros((), device=self.args.device)
 
     def floating_point_ops(self, inputs: Any) -> int:
-        """0: the true number tells how much the people wrote who were drawn."""
+        """0: the true number tells how much the drawn users wrote."""
         return 0
 
     def _prepare_for_training(self, steps: int, loader: Any, checkpoint: str | None) -> Any:
@@ -238,7 +239,7 @@ class UserLevelMixin(Trainer):  # type: ignore[misc]  # transformers leaves its 
         prepared = super()._prepare_for_training(steps, loader, checkpoint)
         optimizer: Any = self.optimizer  # in a wrapper of accelerate's
         kind = f"{type(self).__name__}, transformers {transformers.__version__}"
-        # A resumed run must share it; what a checkpoint holds is known by its seal.
+        # A resumed run must share it; weights from a checkpoint are known by their seal.
         identity = {"base model": digest_of_weights(self.model)} if checkpoint is None else {}
         base = lineage_of_model(self._store, self.model)
         if self._public_data is not None:
@@ -257,7 +258,7 @@ class UserLevelMixin(Trainer):  # type: ignore[misc]  # transformers leaves its 
             identity=identity,
             facts={"trainer": kind},
             base=base,
-            log_only=True,  # operator.jsonl has them; callbacks, schedules and logs see none
+            log_only=True,  # exact numbers go to operator.jsonl, and to no callback or schedule
         )
         run = PrivateRun(training, users=declared_users(self._proposal))
         self._private = run.open()
@@ -296,7 +297,7 @@ class UserLevelMixin(Trainer):  # type: ignore[misc]  # transformers leaves its 
         Trainer.log(self, public)
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
-        """Copy what the run released: those weights, whatever the model has learned since.
+        """Copy the weights that the run released, whatever the model has learned since.
 
         Raises:
             UseError: the run is not finished.
@@ -334,9 +335,9 @@ class UserLevelMixin(Trainer):  # type: ignore[misc]  # transformers leaves its 
     def evaluation_loop(self, dataloader: Any, *arguments: Any, **options: Any) -> Any:
         """As in `transformers.Trainer`; on private text it is a look, which the ledger notes.
 
-        What `evaluate` and `predict` return is exact, so it is the operator's: constants of later
-        runs that were chosen by it are no longer declared. To evaluate on the ``eval_dataset`` that
-        was declared public is no look.
+        `evaluate` and `predict` return exact numbers, for the operator: constants of later runs may
+        have been chosen by them. An evaluation on the ``eval_dataset`` that was declared public is
+        no look.
 
         Raises:
             UseError: the text is private, and steps remain that its numbers could steer.

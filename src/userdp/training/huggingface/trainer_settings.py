@@ -1,8 +1,8 @@
 """Settings of the trainers that a private run refuses or overrides: one table.
 
-docs/huggingface.md shows the same table (a test compares them). Nothing has been prepared or
-charged when a setting is refused. What is not in the table is what it always was, or has no effect
-on a private step; the page says which.
+docs/huggingface.md shows the same table, and a test compares the two. Nothing has been prepared or
+charged when a setting is refused. A setting that is not in the table works as always, or has no
+effect on a private step; the page says which.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from userdp.plans import Plan
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Setting:
-    """Settings that a private run takes where they are off, and at few other values.
+    """Settings that a private run takes only if they are off, or have one of few other values.
 
     Args:
         names: of fields of `transformers.TrainingArguments` or `trl.SFTConfig`, of arguments and
-            methods of the trainer, or of variables of the environment.
-        taken: the values that are taken besides off (None, False, 0, empty, "no"); of objects,
+            methods of the trainer, or of environment variables.
+        taken: the values that are taken besides off (None, False, 0, empty, "no"); for objects,
             the names of their classes or functions.
-        why: what any other value would do.
-        instead: the way out, where another value is refused.
-        becomes: the value that is put in place of any other, where none is refused.
+        why: the effect that any other value would have.
+        instead: the way out, if other values are refused.
+        becomes: the value that replaces all others, if none is refused.
     """
 
     names: tuple[str, ...]
@@ -44,7 +44,7 @@ class Setting:
         return not value or value == "no" or value in self.taken
 
     def refusal(self, name: str) -> UseError:
-        """The error for whoever asked for ``name``."""
+        """The error that refuses the setting ``name``."""
         return UseError(f"{name} is refused here: {self.why}", hint=self.instead)
 
 
@@ -54,7 +54,7 @@ EVALUATION = Setting(
     instead="say public_eval=True if eval_dataset is nobody's private text; else call "
     "trainer.evaluate() after training, which notes a look in the store's ledger",
 )
-"""Taken if the evaluation data is declared public."""
+"""Taken only if the evaluation data is declared public."""
 
 PUSH = Setting(
     names=("push_to_hub",),
