@@ -120,7 +120,7 @@ def train(
         if options.base_of_others:
             base = of_others(base, config.model, store)
         if isinstance(plan, Plan) and plan.made_for is not None:
-            require_made_for(plan.made_for, store, made_with(model, config))
+            require_made_for(plan.made_for, store, made_with(config, weights=weights))
         model = add_adapters(model, config)
         if config.activation_checkpointing:
             enable_checkpointing(model)

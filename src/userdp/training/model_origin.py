@@ -177,20 +177,20 @@ def ledger_id(store: UserStore) -> str:
     return StoreLedger(store.path).append().id
 
 
-def made_with(base: nn.Module, config: TrainConfig) -> MadeFor:
+def made_with(config: TrainConfig, *, weights: str) -> MadeFor:
     """The base weights and adapters for which norms are measured and plans are made.
 
     Args:
-        base: the model of ``config``, without adapters.
-        config: the configuration; the weights of a new model follow its seed, and get no digest.
+        config: of the model and its adapters; a new model's weights follow its seed, which does not
+            matter.
+        weights: the digest of the model of ``config``, without adapters.
     """
     adapters = (
         f"rank {config.lora_rank}, alpha {config.lora_alpha}, of {list(config.lora_targets)}"
         if config.lora_rank is not None
         else None
     )
-    weights = None if config.model == NEW else digest_of_weights(base)
-    return MadeFor(weights=weights, adapters=adapters)
+    return MadeFor(weights=None if config.model == NEW else weights, adapters=adapters)
 
 
 def require_made_for(wanted: MadeFor, store: UserStore, made: MadeFor) -> None:

@@ -38,7 +38,7 @@ from userdp.training.collate import gather_units
 from userdp.training.config import TrainConfig
 from userdp.training.devices import AUTO, choose_device
 from userdp.training.lora import add_adapters
-from userdp.training.model_origin import ledger_id, lineage_of_model, made_with
+from userdp.training.model_origin import digest_of_weights, ledger_id, lineage_of_model, made_with
 from userdp.training.store_losses import build_loss
 
 
@@ -102,7 +102,7 @@ def probe_store(
         )
     # Before anything is charged: a model that does not fit must cost nothing.
     base = load_model(config, store)
-    made_for = made_with(base, config)
+    made_for = made_with(config, weights=digest_of_weights(base))
     if source is not Provenance.PUBLIC:  # public people are not those of the store that is trained
         made_for = replace(made_for, store=ledger_id(store))
     origin = lineage_of_model(store, base, name=config.model)
