@@ -7,6 +7,7 @@ import textwrap
 import pytest
 
 from tests.kills import run_apart
+from tests.speed import fast_then_slow
 
 KILLS = textwrap.dedent(
     """
@@ -18,6 +19,7 @@ KILLS = textwrap.dedent(
     from userdp.data.pipeline import append_records, prepare_store
     from userdp.data.tokenize import StoreTokenizer
     from userdp.data.user_store import UserStore
+    from userdp.data.writer import StoreWriter
 
     place, change = Path(sys.argv[1]), sys.argv[2]
     out, base = place / "store", place.with_name("base")
@@ -42,19 +44,33 @@ KILLS = textwrap.dedent(
         if change == "append":
             append_records(SECOND, out)
         else:
-            prepare(SECOND, out, overwrite=change == "replace")
+            prepare(SECOND, out, overwrite=change != "new")
 
     def make():
         shutil.rmtree(place, ignore_errors=True)
         place.mkdir()
         if change != "new":
             shutil.copytree(base, out)
+            (out / "ledger.jsonl").write_text("charged")
 
     def found():
         # What lies at the place: its content hash, or what is wrong with it.
         if not out.exists():
             return "none"
-        return str(problems_of(out) or UserStore.open(out).meta.content_sha256)
+        if change != "new" and (out / "ledger.jsonl").read_text() != "charged":
+            return "the ledger is lost"
+        try:
+            return str(problems_of(out) or UserStore.open(out).meta.content_sha256)
+        except Exception as error:
+            return f"broken: {error}"
+
+    def careless(self, *arguments, **options):
+        shutil.rmtree(self.folder / "segments", ignore_errors=True)
+        (self.folder / "segments").mkdir()
+        write(self, *arguments, **options)
+
+    if change == "careless":
+        write, StoreWriter.write = StoreWriter.write, careless
 
     apart(lambda: prepare(FIRST, base))
     make()
@@ -71,10 +87,15 @@ KILLS = textwrap.dedent(
 )
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("change", ["new", "append", "replace"])
+@pytest.mark.parametrize("change", fast_then_slow(["new", "append", "replace"]))
 def test_a_kill_leaves_the_old_store_or_the_new_one_and_the_same_call_ends_it(tmp_path, change):
     moments = run_apart(KILLS, str(tmp_path / "place"), change)
     assert len(moments) > 10
     assert [moment for moment in moments if moment not in (["old", "True"], ["new", "True"])] == []
     assert {left for left, _ in moments} == {"old", "new"}
+
+
+@pytest.mark.slow
+def test_twin_a_writer_that_removes_the_old_text_first_is_caught(tmp_path):
+    moments = run_apart(KILLS, str(tmp_path / "place"), "careless")
+    assert any(left.startswith("broken") for left, *_ in moments)

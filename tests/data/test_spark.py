@@ -189,21 +189,3 @@ def test_a_killed_driver_leaves_no_store(tmp_path, killed):
         time.sleep(0.1)
     assert run(command) == 0
     assert sorted(path.name for path in tmp_path.iterdir()) == ["mixed.jsonl", "store"]
-
-
-@pytest.mark.slow
-def test_a_killed_run_goes_on_with_what_spark_sorted(session, tmp_path, monkeypatch):
-    path = mixed(tmp_path)
-    expected = made(path, tmp_path / "at once", "spark")
-
-    def interrupted(self):
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as kill:
-        kill.setattr(job.SparkGrouping, "batches", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            made(path, tmp_path / "store", "spark")
-    assert not (tmp_path / "store").exists()
-    monkeypatch.setattr(job.SparkGrouping, "sort", None)
-    assert made(path, tmp_path / "store", "spark") == expected
-    assert not list(tmp_path.glob(".*"))

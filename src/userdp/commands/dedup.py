@@ -20,10 +20,10 @@ from userdp.data.overlap import (
     PrivateTexts,
     PublicCorpus,
     filter_file,
-    provenance_of,
 )
 from userdp.data.records import Tally
 from userdp.data.sources import InputOptions, Source, open_source
+from userdp.data.sources.provenance import provenance_of
 from userdp.data.sources.source import SourceOptions
 from userdp.ledger import StoreLedger
 

@@ -20,7 +20,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -33,6 +33,10 @@ from userdp.core.files import OPERATOR_FILE, whole_file, write_json
 from userdp.core.stages import NoProgress, Progress
 from userdp.core.vocabulary import require_count
 from userdp.data.records import Drop
+from userdp.data.sources import SourceOptions
+from userdp.data.sources.provenance import provenance_of
+from userdp.data.sources.tables import open_tables
+from userdp.data.sources.web import domain_of
 
 _Document = dict[str, Any]
 
@@ -177,7 +181,6 @@ def remove_overlap(
         counts: are counted on as documents are read.
     """
     counts = counts or OverlapCounts()
-    domain_of = _domains() if public.domains else lambda url: b""
     for document in documents:
         counts.documents += 1
         text, url = document.get(public.text), document.get(public.url)
@@ -189,7 +192,7 @@ def remove_overlap(
         if duplicate:
             continue
         counts.after_duplicates += 1
-        if isinstance(url, str) and (url in public.urls or domain_of(url) in public.domains):
+        if isinstance(url, str) and _is_listed(url, public):
             continue
         counts.after_sites += 1
         yield document
@@ -233,22 +236,12 @@ def filter_file(
     return counts
 
 
-def provenance_of(out: Path) -> Path:
-    """Where it stands what the corpus in ``out`` depends on."""
-    return out.with_name(f"{out.name}.provenance.json")
-
-
 def _lines(path: Path, progress: Progress) -> Iterator[_Document]:
-    from userdp.data.sources import SourceOptions
-    from userdp.data.sources.tables import open_tables
-
     table = open_tables([str(path)], SourceOptions(), form="jsonl")
     progress.stage("filtering", table.size)
     for row in table.rows(progress, None):
         yield {} if isinstance(row, Drop) else row
 
 
-def _domains() -> Callable[[str], bytes | Drop]:
-    from userdp.data.sources.web import domain_of
-
-    return domain_of
+def _is_listed(url: str, public: PublicCorpus) -> bool:
+    return url in public.urls or bool(public.domains and domain_of(url) in public.domains)

@@ -33,7 +33,6 @@ Source: Chua et al. 2024, Sections 4.1 and 5.1.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -48,15 +47,6 @@ _ROUNDS = 32
 _SALT = np.uint64(0x7573657264700001)
 _BLOCK = 2**21
 _GREATEST = (Strategy.LONGEST, Strategy.HIGHEST_PERPLEXITY)
-
-
-class Counted(Protocol):
-    """What a selection needs of a split: see `userdp.data.user_store.StoreSplit`."""
-
-    @property
-    def counts(self) -> NDArray[np.int64]: ...
-    @property
-    def user_hashes(self) -> NDArray[np.uint64]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +125,7 @@ def permute(
 
 
 def select_once(
-    split: Counted,
+    split: StoreSplit,
     group_size: int,
     *,
     strategy: Strategy = Strategy.RANDOM,
@@ -166,7 +156,6 @@ def select_once(
     selection = FixedSelection(cap, counts, split.counts, split.user_hashes)
     if strategy is Strategy.RANDOM:
         return counts, selection
-    assert isinstance(split, StoreSplit)
     if strategy.scored and (scores is None or len(scores) != int(split.counts.sum())):
         got = "there are none" if scores is None else "these are of another number"
         raise UseError(

@@ -70,32 +70,23 @@ def _unnamed(folder: Path, meta: StoreMeta) -> list[Path]:
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Hold the lock of a store's folder, or of its working files; a kill lets go of it too.
+    """Hold the lock of a store's folder; a kill lets go of it too.
 
     Raises:
         UseError: another process has it.
     """
-    lock = lock_of(folder)
-    if lock is None:
-        raise UseError(
-            f"another process appends to the store at {folder}, or erases somebody from it",
-            hint="wait until it is done",
-        )
+    lock = os.open(folder, os.O_RDONLY)
     try:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise UseError(
+                f"another process appends to the store at {folder}, or erases somebody from it",
+                hint="wait until it is done",
+            ) from error
         yield
     finally:
         os.close(lock)
-
-
-def lock_of(folder: Path) -> int | None:
-    """The descriptor that holds a folder's lock until it is closed; None: somebody else has it."""
-    lock = os.open(folder, os.O_RDONLY)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(lock)
-        return None
-    return lock
 
 
 class Place(StrEnum):

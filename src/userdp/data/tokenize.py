@@ -73,35 +73,26 @@ class StoreTokenizer:
                 hint="give a tokenizer.json of the `tokenizers` library, or a folder with one",
             )
         content = file.read_bytes()
-        made = cls.from_bytes(content, where=file)
-        config = file.with_name("tokenizer_config.json")
-        return made.with_end(_end_of_text(made.encoder, config))
-
-    @classmethod
-    def from_bytes(cls, content: bytes, *, where: Path) -> StoreTokenizer:
-        """The tokenizer in the bytes of a ``tokenizer.json``, which do not tell its end of text.
-
-        Args:
-            content: of the file.
-            where: it lies, for errors.
-
-        Raises:
-            UseError: it is none, or has no tokens.
-        """
         try:
             parse(content)
             encoder = Tokenizer.from_str(content.decode())
             size = max(encoder.get_vocab(with_added_tokens=True).values()) + 1
         except Exception as error:  # the library raises bare `Exception`s, of no class of its own
             raise UseError(
-                f"{where} is not a tokenizer.json: {in_short(error)}",
+                f"{file} is not a tokenizer.json: {in_short(error)}",
                 hint="save a trained one with `tokenizer.save(path)` of the `tokenizers` library",
             ) from error
         encoder.no_padding()
         encoder.no_truncation()
         markup_encoder = Tokenizer.from_str(encoder.to_str())
         encoder.encode_special_tokens = True
-        return cls(encoder=encoder, markup_encoder=markup_encoder, content=content, vocab_size=size)
+        return cls(
+            encoder=encoder,
+            markup_encoder=markup_encoder,
+            content=content,
+            vocab_size=size,
+            end_of_text_id=_end_of_text(markup_encoder, file.with_name("tokenizer_config.json")),
+        )
 
     @property
     def sha256(self) -> str:

@@ -60,9 +60,8 @@ def uniforms(user: bytes, purpose: bytes, indices: Iterable[int]) -> NDArray[np.
     return (numbers >> np.uint64(11)) / 2.0**53
 
 
-_ASCII_SPACES = b" \t\n\r\x0b\x0c"
 _INVISIBLE = {"\u034f", "\u115f", "\u1160", "\u3164", *map(chr, range(0xFE00, 0xFE10))}
-"""Letters and marks that show nothing and are not of category Cf: joiners, fillers, variants."""
+"""Letters and marks of Unicode that print nothing: joiners, fillers, variants."""
 
 
 def near_key(user: bytes) -> bytes:
@@ -75,18 +74,14 @@ def near_key(user: bytes) -> bytes:
     True
     """
     if user.isascii():
-        return user.lower().translate(None, _ASCII_SPACES)
+        return b"".join(user.lower().split())
     text = unicodedata.normalize("NFKC", user.decode(errors="replace")).casefold()
-    kept = [c for c in text if not _is_blank(c)]
-    return unicodedata.normalize("NFKC", "".join(kept)).encode(errors="replace")
+    kept = "".join(character for character in text if not _shows_nothing(character))
+    return unicodedata.normalize("NFKC", kept).encode(errors="replace")
 
 
-def _is_blank(character: str) -> bool:
-    return (
-        character.isspace()
-        or unicodedata.category(character) in ("Cf", "Zs")
-        or character in _INVISIBLE
-    )
+def _shows_nothing(character: str) -> bool:
+    return character.isspace() or unicodedata.category(character) == "Cf" or character in _INVISIBLE
 
 
 def near_colliding(users: Sequence[bytes]) -> int:

@@ -10,7 +10,6 @@ is in the one before; so its privacy ledger stays where it is.
 from __future__ import annotations
 
 import os
-import re
 import secrets
 import shutil
 from collections import Counter
@@ -330,7 +329,7 @@ def _free(store: Path, name: Callable[[int], str], first: int) -> int:
     So a generation that replaces others is never taken for one of them.
     """
     there = (store / name(0)).parent.glob("[0-9]*")
-    return max([first, *(1 + int(re.sub(r"\D.*", "", one.name)) for one in there)])
+    return max([first, *(1 + int(one.stem) for one in there)])
 
 
 def _require_free(out: Path, *, overwrite: bool) -> None:

@@ -6,7 +6,7 @@ import atexit
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -52,9 +52,6 @@ class Kind:
         told_by: whether an existing path looks like this kind (cheap, never raises); None: by its
             suffixes. A kind without either has to be named by the operator.
         read: the entries of one file; it may tell how many of its bytes are read.
-        find: the files that paths stand for; None: those with its suffixes (`expand`).
-        several_owners: see `Source`.
-        told: names of options that the store's facts have, since they decide what is read.
         open: gives the source of some paths; `UseError` if they or the options cannot be used.
         split: the papers' own.
     """
@@ -63,9 +60,6 @@ class Kind:
     suffixes: tuple[str, ...] = ()
     told_by: Callable[[Path], bool] | None = None
     read: Callable[[Path, SourceOptions, At], Iterator[Entry]] | None = None
-    find: Callable[[Sequence[str]], tuple[Path, ...]] | None = None
-    several_owners: bool = False
-    told: tuple[str, ...] = ()
     open: Callable[[list[str], SourceOptions], Source] | None = None
     split: SplitRule = SplitRule.HASH
 
@@ -81,31 +75,25 @@ class Kind:
         """
         if self.open is not None:
             return self.open(paths, options)
-        find = self.find or partial(expand, suffixes=self.suffixes, what=name)
-        files, read = find(paths), self.read
+        read = self.read
         assert read is not None, f"the kind {name} has neither `read` nor `open`"
+        files = expand(paths, suffixes=self.suffixes, what=name)
         return Source(
             kind=name,
             places=files,
             read=lambda path, at: read(path, options, at),
-            several_owners=self.several_owners,
-            facts={**files_facts(files), **{one: getattr(options, one) for one in self.told}},
+            facts=files_facts(files),
         )
 
 
-_MAIL = partial(
-    Kind,
-    user_is="the address of a message's sender",
-    several_owners=True,
-    told=("receivers", "drop_forwarded", "drop_repeats", "held_out_from"),
-)
+_MAIL = partial(Kind, user_is="the address of a message's sender")
 _WEB = partial(
     Kind, user_is="the registered domain of the field '{field}'", split=SplitRule.FIRST_PART
 )
 
 KINDS = {
-    "mbox": _MAIL(read=mail.read_mbox, suffixes=mail.SUFFIXES, told_by=mail.is_mbox),
-    "maildir": _MAIL(read=mail.read_message, find=mail.messages_in, told_by=mail.is_maildir),
+    "mbox": _MAIL(open=mail.open_mbox, told_by=mail.is_mbox),
+    "maildir": _MAIL(open=mail.open_maildir, told_by=mail.is_maildir),
     "git": Kind(
         open=git.open_history,
         told_by=git.is_repository,

@@ -45,7 +45,7 @@ import gzip
 import mmap
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from email.errors import MessageError
 from email.header import decode_header, make_header
@@ -61,11 +61,15 @@ from userdp.data.sources.source import (
     GZIP_MAGIC,
     At,
     Entry,
+    Source,
     SourceOptions,
     beginning,
+    expand,
+    files_facts,
     holds,
 )
 
+Read = Callable[[Path, SourceOptions, At], Iterator[Entry]]
 _NGRAM = 20
 _FORWARDED_SUBJECT = re.compile(r"\s*((re|aw)\s*:\s*)*(fw|fwd|wg)\s*:", re.IGNORECASE)
 _FORWARDED_BODY = re.compile(
@@ -108,9 +112,26 @@ def is_maildir(path: Path) -> bool:
     return path.is_dir() and (path / "cur").is_dir() and (path / "new").is_dir()
 
 
-def messages_in(folders: Sequence[str]) -> tuple[Path, ...]:
-    """The files of folders that hold a message per file."""
-    return tuple(file for name in folders for file in _files_of(Path(name)))
+def open_mbox(paths: list[str], options: SourceOptions) -> Source:
+    """The source for archives of mail, and folders with such."""
+    return _mail("mbox", expand(paths, suffixes=SUFFIXES, what="mbox"), _read_mbox, options)
+
+
+def open_maildir(paths: list[str], options: SourceOptions) -> Source:
+    """The source for folders that hold a message per file."""
+    files = tuple(file for name in paths for file in _files_of(Path(name)))
+    return _mail("maildir", files, _read_message, options)
+
+
+def _mail(kind: str, files: tuple[Path, ...], read: Read, options: SourceOptions) -> Source:
+    told = ("receivers", "drop_forwarded", "drop_repeats", "held_out_from")
+    return Source(
+        kind=kind,
+        places=files,
+        read=lambda path, at: read(path, options, at),
+        several_owners=True,
+        facts={**files_facts(files), **{name: getattr(options, name) for name in told}},
+    )
 
 
 def _files_of(folder: Path) -> Iterator[Path]:
@@ -128,12 +149,12 @@ def _files_of(folder: Path) -> Iterator[Path]:
                 yield file
 
 
-def read_message(path: Path, options: SourceOptions, at: At) -> Iterator[Entry]:
+def _read_message(path: Path, options: SourceOptions, at: At) -> Iterator[Entry]:
     """The records of a file that is one message."""
     return _entries(path.read_bytes(), options)
 
 
-def read_mbox(path: Path, options: SourceOptions, at: At) -> Iterator[Entry]:
+def _read_mbox(path: Path, options: SourceOptions, at: At) -> Iterator[Entry]:
     """The records of each message; text before the first is one more."""
     box = _content(path)
     if not len(box):

@@ -1,10 +1,4 @@
-"""Tables as sources, and the one way from a row, or from anything else, to a record or a drop.
-
-``FILE.provenance.json`` beside a file of text says what a model descends from that wrote it
-(``userdp generate``), or what it was filtered against (`userdp.data.overlap`). A generated record
-names the model that wrote it, too (`GENERATED`), so that text which was mixed with other text, or
-brought into another format, and whose provenance was lost, is still noticed.
-"""
+"""Tables as sources, and the one way from a row, or from anything else, to a record or a drop."""
 
 from __future__ import annotations
 
@@ -14,23 +8,17 @@ from datetime import UTC, date, datetime
 from difflib import get_close_matches
 from itertools import islice
 from numbers import Integral
-from pathlib import Path
 from typing import Any
 
-from userdp.core.codec import decode
 from userdp.core.errors import UseError
-from userdp.core.files import read_json
 from userdp.core.stages import NoProgress, Progress
 from userdp.data.records import Drop, Record, Tally
-from userdp.data.sources.source import PROVENANCE, Entry, InputOptions, Source, SourceOptions
+from userdp.data.sources.provenance import GENERATED
+from userdp.data.sources.source import Entry, InputOptions, Source, SourceOptions
 
 Row = dict[str, Any]
 UserOf = Callable[[str], bytes | Drop]
 """Makes the user of a field's value."""
-GENERATED = "generated_by"
-"""The field of a generated record that names the model that wrote it."""
-WRITERS = "text_written_by"
-"""The fact of a source: the models whose lineage its files' provenance tells."""
 _PLACES_LOOKED_AT, _ROWS_LOOKED_AT = 32, 100
 _NO_ROWS = (Drop.BLANK_LINE, Drop.INVALID_JSON, Drop.NOT_AN_OBJECT)
 
@@ -262,34 +250,3 @@ def _told(names: Iterable[str], wanted: Collection[str]) -> str:
         others = "and others that do not look like names"
         shown.append(others if shown else "none that looks like one")
     return ", ".join(shown) or "none"
-
-
-def provenance(paths: Iterable[Path]) -> dict[str, Any]:
-    """What is said beside files of text, or folders that stand for one, as facts of a source."""
-    told = [_said_beside(path) for path in paths]
-    facts = {
-        "filtered_against_private": [one for one in told if "private_data" in one],
-        "text_lineage": [one["lineage"] for one in told if "lineage" in one],
-        WRITERS: [one[GENERATED] for one in told if GENERATED in one],
-    }
-    return {name: value for name, value in facts.items() if value}
-
-
-def with_lost(facts: dict[str, Any], written_by: Iterable[str]) -> dict[str, Any]:
-    """Facts of a source, and whether a model wrote some of its records of which nothing is told."""
-    told = {name: value for name, value in facts.items() if name != WRITERS}
-    lost = set(written_by) - set(facts.get(WRITERS, ()))
-    return {**told, "text_of_unknown_model": True} if lost else told
-
-
-def _said_beside(path: Path) -> dict[str, Any]:
-    """What lies beside a file, also if that was packed or unpacked since."""
-    for name in (path.name, f"{path.name}.gz", path.name.removesuffix(".gz")):
-        beside = path.with_name(f"{name}{PROVENANCE}")
-        if beside.is_file():
-            said = read_json(beside, what="what is said of a text")
-            for field, hint in ((GENERATED, str), ("lineage", dict[str, Any])):
-                if field in said:
-                    decode(hint, said[field], what=f"{field} in {beside}")
-            return said
-    return {}

@@ -18,10 +18,9 @@ import pyarrow as pa
 from userdp.core.errors import UseError, UserdpError, kind_of, warn
 from userdp.core.stages import Progress
 from userdp.data.records import Drop, Record, Tally
+from userdp.data.sources.provenance import PROVENANCE
 
 GZIP_MAGIC = b"\x1f\x8b"
-PROVENANCE = ".provenance.json"
-"""How the name of a file ends that says where the text beside it is from."""
 _LOOK = 4096
 _READ_ERRORS = (OSError, EOFError, zlib.error, zipfile.BadZipFile, pa.ArrowException)
 Entry = Record | Drop

@@ -51,7 +51,8 @@ import pyarrow.parquet as pq
 
 from userdp.core.errors import UseError
 from userdp.data.records import Drop
-from userdp.data.sources.parsing import GENERATED, Row, Table, plain_parser, provenance
+from userdp.data.sources.parsing import Row, Table, plain_parser
+from userdp.data.sources.provenance import GENERATED, provenance
 from userdp.data.sources.source import (
     At,
     SourceOptions,
