@@ -104,8 +104,9 @@ KINDS = ["uls", "els", "group privacy", "fixed graph", "plain", "interrupted", "
 @pytest.mark.parametrize("kind", fast_then_slow([*KINDS, "two runs", "query"]))
 def test_no_option_is_ignored_beside_a_ledger(kind: str, places, said) -> None:
     answered = require_all_heard(said, ("--ledger", places[kind]), TOGGLES)
-    # Where nothing is claimed, or no part has a delta, --delta is refused.
-    assert answered >= {"plain": 1, "two runs": 2, "query": 1}.get(kind, 4)
+    # Where nothing is claimed, or no part has a delta, --delta is refused; and rdp bounds no
+    # sampling of a fixed graph.
+    assert answered >= {"plain": 1, "two runs": 2, "query": 1, "fixed graph": 2}.get(kind, 4)
     for option, value in VALUES.items():
         if option != "--delta":
             assert said("--ledger", places[kind], option, value) is None

@@ -35,7 +35,7 @@ def result(place: Path) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-def test_every_stage_leaves_what_it_says(place, result, capsys, userdp) -> None:
+def test_every_stage_leaves_what_it_says(place, result, capsys) -> None:
     assert {path.name for path in place.iterdir()} == {
         "store", "uls", "els", "report.html", "report-public.html", "demo.json"
     }  # fmt: skip
@@ -53,8 +53,6 @@ def test_every_stage_leaves_what_it_says(place, result, capsys, userdp) -> None:
     told = capsys.readouterr().out
     assert result["report"] in told
     for run in result["runs"]:
-        accounted = json.loads(userdp("account", "--ledger", run["run"], "--json")[1])
-        assert run["epsilon"] == accounted["epsilon"]
         assert round_up(run["epsilon"]) in told
         assert round_up(run["epsilon"]) in public
         for loss in (run["loss_before"], run["loss_after"]):

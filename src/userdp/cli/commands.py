@@ -223,6 +223,8 @@ def parser_of(name: str) -> Parser:
         how: dict[str, Any] = {"dest": one.field, "help": one.meaning.replace("%", "%%")}
         if one.kind is bool:
             how |= {"action": "store_const", "const": not one.default}
+        elif one.name == "--set":  # one each, so that what follows may be the store
+            how |= {"action": "append", "metavar": "TEXT"}
         else:
             how |= {"metavar": one.shown.split()[-1]}
             how |= {"action": "extend", "nargs": "+"} if one.several else {}
