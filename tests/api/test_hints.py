@@ -11,7 +11,7 @@ import userdp
 from userdp.core.hints import in_python
 
 SOURCE = Path(userdp.__file__).parent
-SAID = ("UseError", "FailureError", "warn", "UserdpWarning")
+SAID = ("UseError", "FailureError", "warn", "UserdpWarning", "refuse")
 
 
 def literals(node: ast.expr) -> Iterator[str]:

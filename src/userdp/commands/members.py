@@ -59,22 +59,20 @@ def members(
         UseError: no store is there, or nobody in it has this id.
     """
     opened = UserStore.open(place := Path(store), fixed_graph=True)
-    ledger = StoreLedger(place)
-    if user is not None:
-        name = person(user)
-        ledger.look("members")  # that nobody has this id is an answer too
+    ledger, name = StoreLedger(place), None if user is None else person(user)
+    ledger.look("members")  # that nobody has this id is an answer too
+    if name is not None:
         return Members(store=place, statement=statement_for(opened, name))
-    ledger.look("members")
     history, joined = ledger.history(), list[dict[str, Any]]()
     for one in intakes(opened, history):
         price = one.total and one.total.guarantee
         told = {"state": one.number + 1, "kind": str(one.state.kind), "users": one.users}
         cost = {"epsilon": price.epsilon if price else 0.0, "delta": price.delta if price else 0.0}
         joined.append({**told, "charges": len(one.charges), **cost})
+    states = {one.run_id: state_number(opened, one) for one in history.charges.values()}
     charges = [
-        {"id": charge.run_id, "state": None if at is None else at + 1}
-        for charge in history.charges.values()
-        for at in [state_number(opened, charge)]
+        {"id": run_id, "state": None if number is None else number + 1}
+        for run_id, number in states.items()
     ]
     return Members(store=place, operator_only=True, joined=tuple(joined), charges=tuple(charges))
 

@@ -136,14 +136,16 @@ def train(
             return {"store": str(people.path), "declared": True}
         _foretell(people, chosen, learned, run, digest)
     how: dict[str, Any] = {"options": run, "resume": resume, "dry_run": dry_run}
-    how["users"] = declared_users(plan)
     with joined() as world, shown(progress if world.rank == 0 else NoProgress()) as bar:
         if run.verify:
             world.on_rank_zero(lambda: require_intact(people, quick=False, progress=bar))
         begin = time.monotonic()
-        dry = run_training(people, chosen, learned, out=folder, progress=bar, **how)
-    if world.rank != 0 or dry is not None:
-        return None if world.rank != 0 else dry
+        users = declared_users(plan)
+        dry = run_training(people, chosen, learned, out=folder, users=users, progress=bar, **how)
+    if world.rank != 0:
+        return None
+    if dry is not None:
+        return dry
     return Run(
         path=folder,
         claim=claim(folder),
