@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from tests.cli.conftest import userdp
 from tests.speed import fast_then_slow
 from tests.training.toy import cycles, toy_model, toy_store
 from userdp.claims.lineage import Lineage
@@ -25,6 +26,8 @@ from userdp.training import probe as probe_module
 from userdp.training.config import TrainConfig
 from userdp.training.probe import probe_norms, probe_store
 from userdp.training.releasing import save_model
+
+__all__ = ["userdp"]
 
 
 @pytest.fixture(scope="module")
