@@ -63,8 +63,8 @@ class Option(Setting):
 
     Args:
         field: its name in Python.
-        several: whether it may have more than one value, each of which is of the kind.
-        place: whether it is known by its place on the line, and has no name there.
+        several: whether it takes several values, each of the kind.
+        place: whether it is known by its place on the line, and not by a name.
     """
 
     field: str
@@ -199,7 +199,7 @@ def _option(of: Any, hint: Any, words: str, *, place: bool = False) -> Iterator[
 
 
 def _members(hint: Any) -> Iterator[Any]:
-    """The types that a hint stands for: of a union and of a sequence its members'."""
+    """The types in a hint: of a union, and of a sequence, those of its members."""
     if get_origin(hint) in (Union, types.UnionType, *_SEQUENCES):
         for one in get_args(hint):
             yield from _members(one)
@@ -228,7 +228,8 @@ def parser_of(name: str) -> Parser:
         else:
             how |= {"metavar": one.shown.split()[-1]}
             how |= {"action": "extend", "nargs": "+"} if one.several else {}
-        parser.add_argument(*([] if one.place else [one.name]), **how).required = False
+        action = parser.add_argument(*([] if one.place else [one.name]), **how)
+        action.required = False  # `arguments_of` asks for it, after it named what is misspelt
     parser.epilog = f"Try: {example}"
     if any(one.field == "settings" for one in options):
         parser.epilog = f"All else: userdp {name} --settings lists it.\n\n{parser.epilog}"

@@ -49,7 +49,7 @@ def show_answer(answer: Any, command: str, *, json: bool) -> int:
 
 
 def in_words(answer: Any, command: str, told: Any = None) -> Iterator[Part]:
-    """What ``words.j2`` says of an answer: paragraphs, and what it draws between them.
+    """An answer as the command's macro in ``words.j2`` tells it, with tables and claims between.
 
     A command without a macro there shows its values by their names.
 

@@ -42,7 +42,7 @@ class Exported(Answer):
         export: the folder.
         files: every file, by its place in the folder.
         signed_by: the id of the key that signed its statement; None without a signature.
-        notes: what was left behind, and should be known.
+        notes: what should be known before the folder is handed on.
         claim: of its weights; the same that `userdp verify` computes from it.
     """
 

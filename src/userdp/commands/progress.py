@@ -1,4 +1,4 @@
-"""How far long work is, with the time that is left, by tqdm.
+"""Progress of long work, with the time that is left, shown by tqdm.
 
 In a terminal or a notebook it is a bar; elsewhere (a file, a pipe, a scheduler's log) a line every
 30 seconds.
@@ -87,5 +87,5 @@ class _Lines:
             sys.stderr.write(f"{words}\n")
 
     def flush(self) -> None:
-        """See to it that it is there for who reads along."""
+        """Write out what stderr holds back."""
         sys.stderr.flush()

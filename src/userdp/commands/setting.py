@@ -1,4 +1,4 @@
-"""``--set section.field=value``: all that a command can be told beside its options.
+"""``--set section.field=value``: every value that a command takes beside its options.
 
 A section is a frozen dataclass of the room that owns it. Its fields are the settings, its docstring
 documents them, and its types are what is checked. Options of a line are read by the same rules.
@@ -105,7 +105,7 @@ def refuse(cases: Mapping[str, Any]) -> None:
 
 
 def documented(thing: Any) -> dict[str, str]:
-    """What the ``Args`` of a docstring say of each name, without the source's line breaks."""
+    """The meaning of each name in the ``Args`` of a docstring, on one line."""
     block = re.search(r"\nArgs:\n(.*?)(?=\n\S|\Z)", inspect.getdoc(thing) or "", re.DOTALL)
     found = re.findall(r"(?m)^ {4}(\w+): (.*(?:\n {5,}.*)*)", block[1]) if block else []
     return {name: " ".join(words.split()) for name, words in found}

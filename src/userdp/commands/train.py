@@ -184,8 +184,7 @@ def _resolved(
 
     learning, plain = given["learning"], given["plain"]
     nested: dict[str, Any] = {one: given[one] for one in ("sampling", "clip", "adaptation")}
-    chosen, own = PlanFields(**given["plan"], **nested), {*learning}
-    own |= set() if config is None else {"learning_rate"}
+    chosen = PlanFields(**given["plan"], **nested)
     if resume and plan is None and not (chosen.given or plain):
         plan, kept = _begun(folder)
         config = config or kept
@@ -199,7 +198,8 @@ def _resolved(
         return plan if isinstance(plan, PlainPlan) else PlainPlan(**plain), learned
     resolved, by_preset = resolve(plan, chosen, low_rank=learned.lora_rank is not None)
     if by_preset is not None:
-        say(by_preset.sentence({*chosen.given, *own}))
+        rate = () if config is None else ("learning_rate",)
+        say(by_preset.sentence({*chosen.given, *learning, *rate}))
     return resolved, learned
 
 
