@@ -5,14 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.ledgers import reserve, run_with, settle
 from tests.plans import uls_plan
 from userdp.accounting.filters import RenyiFilter
 from userdp.accounting.private_selection import TruncatedNegativeBinomial
 from userdp.core.codec import decode, encode
 from userdp.core.errors import UseError
-from userdp.ledger import StoreLedger, journal, lines
-from userdp.ledger.lines import Open
+from userdp.ledger import journal, lines
 from userdp.ledger.store_history import fold
 from userdp.plans import PrivateSelection, StepRecord
 
@@ -110,29 +108,3 @@ def test_invariant_8_an_epsilon_out_of_its_range_is_refused(epsilon):
 def test_an_answer_to_what_nothing_charged_is_refused():
     with pytest.raises(UseError, match="nobody"):
         fold([lines.Answer(run_id="nobody", value=1)], Path("ledger.jsonl"))
-
-
-def test_what_a_store_writes_folds_to_what_was_said(tmp_path):
-    ledger = StoreLedger(tmp_path)
-    reserve(ledger, "one", PLAN, base={"parts": []}, constants="c", logged=False)
-    ledger.append(
-        Open(run_id="one", nonce="n", attempts=0),
-        require=lambda history: history.require_last("one", []),
-    )
-    settle(ledger, "one", steps=4, weights="w", lineage={"of": "one"})
-    history = ledger.history()
-    charge = history.charges["one"]
-    assert (charge.plan, charge.steps, charge.settled, charge.at) == (PLAN, 4, True, 1)
-    assert history.openings == {"one": Open(run_id="one", nonce="n", attempts=0)}
-    assert [(one.weights, one.lineage) for one in history.released] == [("w", {"of": "one"})]
-    assert len(history.lines) == 5
-
-
-def test_a_runs_record_is_opened_once(tmp_path, monkeypatch):
-    from userdp.claims import claim
-
-    run = run_with(tmp_path / "run", PLAN, 5, finished=True)
-    opened, read = [], Path.read_bytes
-    monkeypatch.setattr(Path, "read_bytes", lambda path: opened.append(path) or read(path))
-    assert claim(run).complete
-    assert opened == [run / "ledger.jsonl"]

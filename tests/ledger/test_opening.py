@@ -222,15 +222,6 @@ def test_invariant_12_a_folder_and_a_ledger_that_were_put_back_together_are_refu
         go_on(run, store)
 
 
-def test_invariant_12_a_stores_ledger_that_lost_its_last_lines_is_refused(run, store):
-    ledger = store.path / "ledger.jsonl"
-    kept = ledger.read_bytes()
-    query(StoreLedger(store.path), "q", name="users", pure_epsilon=0.1)
-    ledger.write_bytes(kept)
-    with pytest.raises(UseError, match="put back to an earlier state"):
-        StoreLedger(store.path).history()
-
-
 def test_invariant_9_what_a_run_needs_to_go_on_is_the_operators(run, store):
     """It holds a digest of everybody's text, by which a guess could be tested."""
     (counter,) = (store.path / "runs").iterdir()
