@@ -13,17 +13,14 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.utils._python_dispatch import _disable_current_modes
 
 from tests.gradients import sharded_jobs as jobs
-from tests.gradients.campaign.drawn import random_case, run_case
 from tests.gradients.campaign.engines import prepared
 from tests.gradients.tiny import Small, length
 from tests.training.worlds import run_world
 from userdp.core.errors import FailureError, UseError
 from userdp.gradients import ClippedSum, Loss, Units, causal_lm_loss
 from userdp.gradients.engines import sharded
-from userdp.gradients.engines.following import Comparing
 from userdp.gradients.shards import is_sharded
 from userdp.training.causal_models import enable_checkpointing
 
@@ -140,40 +137,6 @@ def test_a_row_alone_in_its_pass_may_be_computed_again() -> None:
     found = summed(model, Units.from_rows([[[1, 2, 3]]]), micro_batch=1)
     assert found.norms[0] > jobs.CLIP
     assert length(found) == pytest.approx(jobs.CLIP, rel=2e-3)
-
-
-# Both passes see the same masks.
-
-
-class Forgetful(NormTape):
-    """Adds what another pass over the same rows says, which draws masks of its own."""
-
-    def __init__(self, task, shape, workspace, follow, *, form=None):
-        super().__init__(task, shape, workspace, follow, form=form)
-        self.shape = shape
-
-    def run(self, units):
-        self.units = units
-        return super().run(units)
-
-    def add_to(self, total, factors):
-        with _disable_current_modes():  # unseen by the recorder
-            torch.rand(1)  # the states of the first pass are gone
-        follow = partial(Comparing, known=self.calls._known)
-        other = NormTape(self._task, self.shape, self.workspace, follow, form=self._form)
-        other.run(self.units)
-        other._bad = self._bad
-        other.add_to(total, factors)
-
-
-@pytest.mark.slow
-def test_invariant_14_twin_a_second_pass_with_new_masks_is_caught(monkeypatch):
-    """The norm of one mask, the gradient of another; honest passes: `test_influence`."""
-    monkeypatch.setattr(sharded, "disagreement", lambda task, **how: None)  # it would see it too
-    asked = [random_case("sharded", number) for number in (1, 3, 4, 6)]  # half of all is dropped
-    assert run_case(asked[0]).ratio <= 1
-    monkeypatch.setattr(sharded, "NormTape", Forgetful)
-    assert max(run_case(case).ratio for case in asked) > 1.02
 
 
 # Factors push nothing over the end of float32.

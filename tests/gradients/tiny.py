@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -177,11 +177,6 @@ def own_tokens(model: nn.Module, input_ids: Tensor, lengths: Tensor) -> Tensor:
     each = F.cross_entropy(logits.transpose(1, 2), targets, reduction="none")
     real = torch.arange(targets.shape[1]) < (lengths[:, None] - 1)
     return torch.where(real, each, 0.0).sum(1) / real.sum(1).clamp(min=1)
-
-
-def each(units: Units) -> Iterator[Units]:
-    """Each unit by itself."""
-    return (units.select(unit, unit + 1) for unit in range(len(units)))
 
 
 def distance(one: Sum, other: Sum) -> float:

@@ -95,40 +95,41 @@ def contents(value: Any) -> Any:
     return contents(vars(value)) if isinstance(value, SimpleNamespace | Loss) else value
 
 
-@pytest.mark.parametrize("kind", WRITES)
-def test_what_a_model_wrote_down_is_seen_and_put_back(kind: str) -> None:
-    model = Model()
-    before, state = contents(model), State(model, plain_loss)
-    assert not state.changed()
-    WRITES[kind](model)
-    assert state.changed()
-    assert contents(model) != before  # broken twin: nothing is put back
-    state.put_back()
-    assert contents(model) == before
-    assert not state.changed()
-
-
 OF_A_LOSS: dict[str, Callable[[Loss], object]] = {
     "an attribute": lambda loss: setattr(loss, "mean", torch.ones(1)),
     "a queue": lambda loss: loss.recent.append(torch.ones(1)),
     "a teacher's statistics": lambda loss: loss.teacher.running_mean.add_(1),
     "a teacher's weights": lambda loss: setattr(loss.teacher, "weight", None),
 }
+HANDED: dict[str, Callable[[Loss], Callable[..., None]]] = {
+    "itself": lambda loss: loss,
+    "a partial": lambda loss: functools.partial(loss),
+    "a bound method": lambda loss: loss.__call__,
+}
 
 
-@pytest.mark.parametrize("kind", OF_A_LOSS)
 @pytest.mark.parametrize(
-    "handed",
-    [lambda loss: loss, lambda loss: functools.partial(loss), lambda loss: loss.__call__],
-    ids=["itself", "a partial", "a bound method"],
+    ("write", "handed"),
+    [
+        *((write, None) for write in WRITES.values()),
+        *((write, handed) for write in OF_A_LOSS.values() for handed in HANDED.values()),
+    ],
+    ids=[
+        *(f"the model, {kind}" for kind in WRITES),
+        *(f"the loss, {kind}, {handed}" for kind in OF_A_LOSS for handed in HANDED),
+    ],
 )
-def test_what_a_loss_wrote_down_is_seen_and_put_back(kind, handed):
-    loss = Loss()
-    before, state = contents(loss), State(Model(), handed(loss))
-    OF_A_LOSS[kind](loss)
+def test_what_a_model_or_a_loss_wrote_down_is_seen_and_put_back(write, handed):
+    writer: Any = Model() if handed is None else Loss()
+    state = State(writer, plain_loss) if handed is None else State(Model(), handed(writer))
+    before = contents(writer)
+    assert not state.changed()
+    write(writer)
     assert state.changed()
+    assert contents(writer) != before  # broken twin: nothing is put back
     state.put_back()
-    assert contents(loss) == before
+    assert contents(writer) == before
+    assert not state.changed()
 
 
 def test_closures_and_globals_that_a_loss_names_are_put_back() -> None:
