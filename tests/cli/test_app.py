@@ -18,7 +18,7 @@ def test_flags_override_the_config_file(userdp, tmp_path):
     config = tmp_path / "userdp.toml"
     config.write_text(  # with the byte-order mark that some editors write
         "\ufeff[account]\ngroup-size = 2\nsteps = 10\ndelta = 1e-6\nnoise_multiplier = 1.0\n"
-        'population = 9\ncurve = false\n[account.sampling]\nkind = "fixed-batch"\nbatch_size = 3\n'
+        'population = 9\n[account.sampling]\nkind = "fixed-batch"\nbatch_size = 3\n'
     )
     status, out, _ = userdp("account", "--config", config, "--noise-multiplier", "2", "--json")
     told = json.loads(out)

@@ -234,7 +234,7 @@ def test_a_page_needs_runs_and_places(make_run: MakeRun, tmp_path: Path) -> None
     for options, why in (
         ({"runs": runs, "summary": sheet}, "summary is about one model, and 2 runs are named"),
         ({"runs": runs[0], "out": sheet, "summary": sheet}, "out and summary name the same file"),
-        ({"runs": runs[0]}, "a place for what it writes"),
+        ({"runs": runs[0]}, "nothing says where to write"),
     ):
         with pytest.raises(UseError, match=why):
             report(**options)

@@ -64,7 +64,7 @@ def reference_scores(of: Repetition, fresh: FreshText, *, count: int) -> NDArray
         np.save(scores, fresh.means(model, per_token=True))
         files.write_file(path, scores.getvalue(), mode=files.OPERATOR_FILE)
     of.progress.at(count)
-    return np.asarray(np.mean([np.load(path) for path in kept], axis=0))
+    return np.asarray(np.mean([np.load(path, allow_pickle=False) for path in kept], axis=0))
 
 
 def copy_half(store: UserStore, out: Path, number: int) -> UserStore:
