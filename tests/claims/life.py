@@ -260,11 +260,9 @@ class Life:
         if base is None:
             return
         place = self.folder / base / "model"
-        how = self.draw.choice(["there", "copied", "renamed", "weights alone"])
+        how = self.draw.choice(["there", "copied", "renamed"])
         if how != "there":
             place = shutil.copytree(place, self.folder / self.new("gpt"))
-        if how == "weights alone":
-            (place / "userdp.json").unlink()
         run = self.new("run")
         status, _ = train_from(self.tell, self.folder / store, self.folder / run, place)
         assert status == 0

@@ -9,7 +9,6 @@ import pytest
 
 from tests.plans import uls_plan
 from userdp.claims import Claim
-from userdp.claims.claims import compose
 from userdp.claims.lineage import Apart, Lineage, of_parts
 from userdp.claims.parts import Bound, Query, Steps
 from userdp.core.vocabulary import Adjacency, PrivacyUnit
@@ -49,7 +48,7 @@ def test_a_claim_is_one_mechanism_only_if_a_single_charge_is_all_of_it():
     def claimed(*parts):
         whole = of_parts(parts)
         return Claim(
-            guarantee=compose(whole), lineage=whole, subject="run", steps=5, complete=True
+            guarantee=whole.guarantee(), lineage=whole, subject="run", steps=5, complete=True
         ).mechanism
 
     assert claimed(RUN) == PLAN.mechanism
@@ -75,7 +74,7 @@ def test_only_prices_of_one_unit_add_up(units, whole):
     """A sum over subjects and silos bounds neither; a subject is a user of several silos."""
     bounds = [replace(QUERY.guarantee(), unit=PrivacyUnit[unit]) for unit in units]
     parts = [Bound(id=str(number), what="", bound=one) for number, one in enumerate(bounds)]
-    found = compose(of_parts(parts))
+    found = of_parts(parts).guarantee()
     if whole is None:
         assert found.epsilon == math.inf
         assert found.accountant == "none"
@@ -86,4 +85,4 @@ def test_only_prices_of_one_unit_add_up(units, whole):
 
 def test_prices_of_different_neighbours_do_not_add_up():
     other = Bound(id="b", what="", bound=replace(QUERY.guarantee(), adjacency=Adjacency.REPLACE))
-    assert compose(of_parts([QUERY, other])).epsilon == math.inf
+    assert of_parts([QUERY, other]).guarantee().epsilon == math.inf

@@ -12,8 +12,8 @@ from tests.plans import changed_plan
 from tests.speed import fast_then_slow
 from tests.training.conftest import prepared
 from userdp.claims import claims as claims_module
-from userdp.claims import lineage as lineage_module
-from userdp.claims import subject as subject_module
+from userdp.claims import descent as descent_module
+from userdp.claims import weights as weights_module
 from userdp.claims.lineage import Lineage, of_parts
 from userdp.claims.parts import Query, Steps
 from userdp.ledger import History, RunRecord, journal
@@ -50,11 +50,11 @@ def without_answers(history, charges, parts_of=claims_module.parts_of):
     return [part for part in parts_of(history, charges) if not isinstance(part, Query)]
 
 
-def about_nothing(history, charges, bases_of=lineage_module.bases_of):
+def about_nothing(history, charges, bases_of=descent_module.bases_of):
     return bases_of(history, [one for one in charges if one.statistic is None])
 
 
-def without_runs(*args, inherited=lineage_module.inherited):
+def without_runs(*args, inherited=descent_module.inherited):
     return of_parts(part for part in inherited(*args).parts if not isinstance(part, Steps))
 
 
@@ -66,18 +66,18 @@ def of_winners(history, line, is_new=admission_module.is_new):
     return line.run_id in history.tunings if isinstance(line, Release) else is_new(history, line)
 
 
-def so_far(run, own=lineage_module._own_part):
+def so_far(run, own=descent_module._own_part):
     part, done = own(run), max(1, run.attempts)
     return replace(part, plan=changed_plan(run.plan, steps=done)) if run.plan else part
 
 
-COMPOSING = (claims_module, lineage_module)
+COMPOSING = (claims_module, descent_module)
 LOSSES = {
-    "base": ([subject_module], "_of_weights", lambda *args: Lineage(),
+    "base": ([weights_module], "_of_weights", lambda *args: Lineage(),
              "train prepare_again go_on"),
     "bases in totals": (COMPOSING, "bases_of", lambda history, charges: [],
                         "train prepare_again go_on"),
-    "files": ([subject_module], "description_of", nothing, "train prepare_again go_on"),
+    "files": ([weights_module], "description_of", nothing, "train prepare_again go_on"),
     "known weights": ([History], "released", (), "plain stripped"),
     "answers": (COMPOSING, "parts_of", without_answers, "ask train"),
     "what answers are about": (COMPOSING, "bases_of", about_nothing,
@@ -87,7 +87,7 @@ LOSSES = {
     "copies": ([history_module], "_is_other", lambda path, inode: False, "ask copy_store train"),
     "further charges": ([RunRecord], "charges", property(lambda self: [self.run_id]),
                         "stop copy_run charge_again"),
-    "steps to come": ([lineage_module], "_own_part", so_far, "stop"),
+    "steps to come": ([descent_module], "_own_part", so_far, "stop"),
     "adapters from elsewhere": ([origin_module], "are_fresh", lambda *args: True,
                                 "moved"),
     "known adapters": ([admission_module], "is_new", of_winners, "plain_adapters warm"),

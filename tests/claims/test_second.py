@@ -13,7 +13,7 @@ from userdp.accounting.bracket import Bracket
 from userdp.accounting.mechanisms import Mixture
 from userdp.accounting.private_selection import PoissonNumber
 from userdp.claims import Claim, Lineage
-from userdp.claims.claims import compose, second_opinion
+from userdp.claims.claims import second_opinion
 from userdp.claims.lineage import of_parts
 from userdp.claims.parts import Bound, Choice, Query, Steps, Unclaimed
 from userdp.core.errors import FailureError
@@ -24,9 +24,9 @@ ULS = uls_plan(steps=50, noise_multiplier=1.5)
 QUERY = Query(id="q", name="users", pure_epsilon=0.25)
 
 
-def claim_of(*parts, delta: float | None = None) -> Claim:
+def claim_of(*parts) -> Claim:
     lineage = of_parts(parts)
-    guarantee = compose(lineage, delta=delta)
+    guarantee = lineage.guarantee()
     return Claim(guarantee=guarantee, lineage=lineage, subject="model", steps=1, complete=True)
 
 
@@ -77,14 +77,6 @@ def test_it_counts_every_part_every_charge_and_every_run_of_a_grid():
         assert several is not None
         assert several.epsilon == pytest.approx(2 * once.epsilon + 0.25, rel=1e-12)
         assert several.delta == pytest.approx(2 * once.delta, rel=1e-12)
-
-
-def test_it_is_at_the_delta_that_the_claim_was_asked_at():
-    parts = (Steps(id="a", plan=ULS), QUERY)
-    at_other = second_opinion(claim_of(*parts, delta=1e-7), delta=1e-7)
-    assert at_other is not None
-    assert at_other.delta == 1e-7
-    assert at_other.epsilon > second_opinion(claim_of(*parts)).epsilon
 
 
 @pytest.mark.parametrize("accountant", [Accountant.CONTOUR, Accountant.GROUP_PRIVACY])

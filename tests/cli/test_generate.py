@@ -66,7 +66,7 @@ def test_texts_of_a_run_without_a_claim_are_the_operators(trained, userdp, tmp_p
     assert stat.S_IMODE(out.stat().st_mode) == 0o600
     _, told, _ = userdp("generate", run, *few, "--overwrite")
     assert "Operator-only" in told
-    assert "no ε is claimed: it was trained without privacy" in told
+    assert "no ε is claimed: people's text was trained on without privacy" in told
 
 
 def test_prompts_of_unequal_length_share_a_batch_and_nothing_else(trained):

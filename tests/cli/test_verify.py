@@ -12,7 +12,7 @@ from tests.speed import fast_then_slow
 from tests.training.conftest import prepared
 from userdp.claims import Lineage
 from userdp.claims import verify as verifying
-from userdp.claims.subject import describe
+from userdp.claims.weights import describe
 from userdp.data.user_store import UserStore
 
 __all__ = ["prepared"]
@@ -73,18 +73,17 @@ def swap_weights(run: Path) -> None:
 
 
 CHANGES = {
-    "weights": (swap_weights, "the weights in"),
-    "model": (lambda run: take(run, "model"), "the weights in"),
+    "weights": (swap_weights, "model.safetensors is not what the run released"),
+    "model": (lambda run: take(run, "model"), "model.safetensors is not what the run released"),
     "plan": (lambda run: edit(run / "plan.json", '"multiplier": 1', '"multiplier": 2'), "the plan"),
-    # Both descriptions are written anew, consistently, and name no part.
-    "descriptions": (lambda run: describe(run / "model", Lineage()), "what the ledger says"),
+    "description": (lambda run: describe(run / "model", Lineage()), "what the ledger says"),
     "end": (cut_ledger, "does not note the run's end"),
     "options": (lambda run: edit(run / "train.toml", "\n", "\n# a word\n"), "the options in"),
     "ledger": (
         lambda run: edit(run / "ledger.jsonl", '"multiplier":1.0', '"multiplier":9.0'),
         "does not follow",
     ),
-    "beside": (lambda run: (run / "model/userdp.json").unlink(), "userdp.json does not say"),
+    "beside": (lambda run: (run / "model/userdp.json").unlink(), "there is no"),
     "adapter": (lambda run: describe(run / "adapter", Lineage()), "what the ledger says"),
 }
 
@@ -107,13 +106,13 @@ def test_people_read_the_headline_and_every_problem(place, userdp) -> None:
         CHANGES[what][0](place / "run")
     status, said, _ = userdp("verify", place / "run")
     assert (status, "Claim" in said) == (1, False)
-    assert "the weights in" in said
+    assert "model.safetensors" in said
     assert "the options in" in said
 
 
-def test_broken_twin_a_verifier_of_the_weights_alone_misses_other_descriptions(
+def test_broken_twin_a_verifier_of_the_weights_alone_misses_another_description(
     place, monkeypatch
 ) -> None:
-    monkeypatch.setattr(verifying, "_told_differs", lambda model, lineage: [])
+    monkeypatch.setattr(verifying, "_described_otherwise", lambda model, lineage: [])
     with pytest.raises(AssertionError):
-        test_each_change_of_a_run_is_named(place, "descriptions")
+        test_each_change_of_a_run_is_named(place, "description")

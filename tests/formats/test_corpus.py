@@ -16,8 +16,8 @@ import pytest
 from tests.ledgers import the_first
 from userdp.claims import claim
 from userdp.claims.lineage import Lineage
-from userdp.claims.subject import description_of, digest_of
 from userdp.claims.verify import verify
+from userdp.claims.weights import description_of, digest_of
 from userdp.data.user_store import UserStore
 from userdp.plans import Plan
 from userdp.plans.norms import GradientNorms

@@ -225,8 +225,8 @@ def read_records(folder: Path) -> None:
 
 
 def read_weights(folder: Path) -> None:
-    from userdp.claims.subject import digest_of
     from userdp.claims.verify import verify
+    from userdp.claims.weights import digest_of
 
     digest = digest_of(folder)
     checked = verify(folder)

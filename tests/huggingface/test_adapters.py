@@ -8,7 +8,7 @@ from safetensors.torch import load_file
 from tests.huggingface.test_sft import private, table
 from tests.huggingface.toy import toy_model, toy_tokenizer
 from userdp.claims.lineage import Lineage
-from userdp.claims.subject import describe, description_of
+from userdp.claims.weights import describe, description_of
 
 pytestmark = pytest.mark.slow  # TRL alone takes seconds to load
 

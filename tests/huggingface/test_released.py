@@ -5,8 +5,8 @@ import torch
 
 import userdp
 from tests.huggingface.toy import TEMPLATE, trainer
-from userdp.claims.subject import digest_of
 from userdp.claims.verify import verify
+from userdp.claims.weights import digest_of
 
 pytestmark = pytest.mark.slow
 

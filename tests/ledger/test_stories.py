@@ -121,7 +121,7 @@ def test_broken_twin_a_total_without_the_conditions_of_its_runs_is_caught(ledger
 def test_all_looks_are_one_condition_in_words_for_a_store(ledger):
     write(ledger, "look stats; ask; look evaluate; run one")
     words = (
-        "provided that nothing that was charged here was chosen by the exact numbers that "
+        "provided that nothing was chosen by the exact numbers that "
         "evaluate, stats showed its operator before. This is what was spent so far"
     )
     assert words in claim(ledger.path.parent).headline

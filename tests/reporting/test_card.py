@@ -92,7 +92,10 @@ def test_it_says_what_the_page_says(make_run: MakeRun) -> None:
 def test_a_run_without_a_claim_says_so(make_run: MakeRun) -> None:
     text = render_model_card(read_run(make_run(private=False)))
     assert "differential-privacy" not in head(text)["tags"]
-    for said in ("**No ε is claimed:** it was trained without privacy", "None was released"):
+    for said in (
+        "**No ε is claimed:** people's text was trained on",
+        "None was released",
+    ):
         assert said in text
     assert "ε, at most" not in text
 

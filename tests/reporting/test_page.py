@@ -159,7 +159,7 @@ def test_every_command_says_the_same_headline(later: Path, tmp_path: Path, capsy
 @pytest.mark.parametrize(
     ("why", "options"),
     [
-        ("trained without privacy", {"private": False}),
+        ("trained on without privacy", {"private": False}),
         ("shuffled batches", {"plan": changed_plan(users_plan(), unsafe_shuffle=True)}),
         ("known seed", {"facts": {"unsafe_seeds": True}}),
     ],

@@ -14,7 +14,7 @@ from tests.plans import uls_plan
 from tests.training.processes import start
 from tests.training.toy import CONFIG, attempts, lines
 from userdp.claims import claim
-from userdp.claims.subject import digest_of
+from userdp.claims.weights import digest_of
 from userdp.core import files
 from userdp.core.errors import FailureError, UseError
 from userdp.ledger import RunFolder, StoreLedger, admission

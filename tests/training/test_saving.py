@@ -18,8 +18,8 @@ from tests.speed import fast_then_slow
 from tests.training.toy import adapted, lines, moved, take, toy_model, trained, weights
 from userdp.claims import claim
 from userdp.claims.lineage import Lineage
-from userdp.claims.subject import digest_of
 from userdp.claims.verify import verify
+from userdp.claims.weights import digest_of
 from userdp.core.errors import UseError
 from userdp.ledger import RunFolder, StoreLedger
 from userdp.training.model_origin import digest_of_weights
@@ -104,7 +104,7 @@ def test_invariant_13_twin_weights_exchanged_after_saving_are_caught(store, tmp_
     trained(toy_model(store), store, other)
     saved = run / "model" / "model.safetensors"
     saved.write_bytes((other / "model" / "model.safetensors").read_bytes())
-    with pytest.raises(UseError, match="not those that the run released"):
+    with pytest.raises(UseError, match="not what the run released"):
         claim(run)
 
 
@@ -155,5 +155,5 @@ def test_adapters_that_cannot_be_merged_are_released_alone(store, begin, tmp_pat
     assert "PeftModel.from_pretrained" in caught.value.hint
     path = run / "adapter" / "adapter_model.safetensors"
     save_file({name: one + 1 for name, one in load_file(path).items()}, path)
-    with pytest.raises(UseError, match="not those that the run released"):
+    with pytest.raises(UseError, match="not what the run released"):
         claim(run)

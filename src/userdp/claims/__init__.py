@@ -1,8 +1,8 @@
 """The claim: what a model, a run or a store may say of the people whose text it is.
 
-`claims` computes it from ledgers, and `words` says it. `lineage` is what it is made of (`parts`),
-by the ledgers of a run and of a store. `subject` knows a model by its weights and finds its
-ancestors. `released`, `verify` and `signing` compare, check and sign what is handed on.
+`lineage` is what a claim is made of (`parts`), and `descent` reads it from ledgers. `claims`
+computes the claim from that, and `words` says it. `weights` knows a model by its weights and finds
+its ancestors. `released`, `statement` and `verify` bind, sign and check what is handed on.
 """
 
 from userdp.claims.claims import claim

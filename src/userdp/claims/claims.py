@@ -4,50 +4,33 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from functools import lru_cache, partial
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from userdp.accounting.accountants import Accountant, by_dp_accounting
 from userdp.accounting.mechanisms import Mixture, NoisySteps
 from userdp.accounting.rdp import has_curve
-from userdp.claims.lineage import (
-    Lineage,
+from userdp.claims.descent import (
     bases_of,
     followed,
     inherited_at,
-    of_parts,
     parts_of,
     run_lineage,
     store_conditions,
 )
-from userdp.claims.parts import (
-    Choice,
-    PriceOfPlan,
-    Query,
-    Steps,
-    Unclaimed,
-    looks_in_one,
-    own_price,
-)
+from userdp.claims.lineage import Lineage, of_parts
+from userdp.claims.parts import Query, Steps, looks_in_one
 from userdp.claims.released import require_released_files
 from userdp.claims.words import Claim, priced
 from userdp.core.errors import FailureError, UseError
-from userdp.core.vocabulary import (
-    MIXED,
-    NONE,
-    Adjacency,
-    Guarantee,
-    PrivacyUnit,
-    delta_up,
-    require_delta,
-)
+from userdp.core.vocabulary import Guarantee, delta_up, require_delta
 from userdp.ledger import Charge, History, RunRecord, StoreLedger, journal
 from userdp.ledger.lines import Store
 from userdp.ledger.run_folder import LEDGER
 from userdp.ledger.store_history import fold
 from userdp.ledger.store_ledger import PLACE
-from userdp.plans import FixedGrid, Plan
+from userdp.plans import Plan
 
 _LONGEST = 80
 
@@ -100,23 +83,24 @@ def run_claim(run: RunRecord, delta: float | None = None) -> Claim:
     lineage, plan, steps = run_lineage(run), run.plan, run.attempts
     own = next((part for part in lineage.parts if part.id == run.run_id), None)
     unfinished = plan is not None and steps < plan.steps and isinstance(own, Steps)
+    printed = tuple(
+        Query(
+            id="+".join(line.query_ids) or f"release {at}",
+            name=f"loss on {line.split[:_LONGEST]}",
+            pure_epsilon=line.epsilon,
+        )
+        for at, line in enumerate(run.releases)
+    )
     return Claim(
-        guarantee=compose(lineage, delta=delta),
+        guarantee=lineage.guarantee(delta=delta),
         lineage=lineage,
         subject="run",
         steps=steps,
         complete=plan is not None and steps == plan.steps,
         so_far=plan.guarantee(steps, delta=delta) if plan and unfinished else None,
-        trial=run.begin.trial,
         plan=plan,
-        printed=tuple(
-            Query(
-                id="+".join(line.query_ids) or f"release {at}",
-                name=f"loss on {line.split[:_LONGEST]}",
-                pure_epsilon=line.epsilon,
-            )
-            for at, line in enumerate(run.releases)
-        ),
+        printed=printed,
+        together=(lineage + of_parts(printed)).guarantee(delta=delta) if printed else None,
     )
 
 
@@ -143,7 +127,7 @@ def store_claim(history: History, delta: float | None = None) -> Claim:
     within = history.within if ours else ""
     lineage = replace(lineage, within=within, conditions=looks_in_one(lineage.conditions))
     return Claim(
-        guarantee=compose(lineage, delta=delta),
+        guarantee=lineage.guarantee(delta=delta),
         lineage=lineage,
         subject="store",
         steps=sum(charge.steps for charge in charges),
@@ -155,7 +139,7 @@ def store_claim(history: History, delta: float | None = None) -> Claim:
 def model_claim(lineage: Lineage) -> Claim:
     """The claim of a model by what its folder says that it descends from."""
     return Claim(
-        guarantee=compose(lineage),
+        guarantee=lineage.guarantee(),
         lineage=lineage,
         subject="model",
         steps=sum(p.plan.steps * p.charges for p in lineage.parts if isinstance(p, Steps)),
@@ -174,7 +158,7 @@ def foreseen(
     Args:
         history: of the ledger that it is to be charged in.
         plan: of the run.
-        base: what the model that it begins from descends from (`userdp.claims.subject.ancestry`).
+        base: what the model that it begins from descends from (`userdp.claims.weights.ancestry`).
         at: the line at which the run's constants were fixed; by default the next one.
 
     Returns:
@@ -185,60 +169,15 @@ def foreseen(
     lineage = (base or Lineage()) + inherited_at(history, end if at is None else at)
     lineage = lineage.among(history.id, history.ids)
     lineage += of_parts(parts_of(history, [own]), within=history.within)
-    whole = compose(lineage)
+    whole = lineage.guarantee()
     told = [{"epsilon": whole.epsilon, "delta": whole.delta}, *map(priced, lineage.parts)]
-    whole_told, *parts = [
-        {**one, "epsilon": one["epsilon"] if math.isfinite(one["epsilon"]) else None}
-        for one in told
-    ]
-    return {**whole_told, "parts": parts}
+    for one in told:
+        if math.isinf(one["epsilon"]):
+            one["epsilon"] = None  # the answer is kept in a file, and JSON has no infinity
+    return {**told[0], "parts": told[1:]}
 
 
-def compose(
-    lineage: Lineage, *, delta: float | None = None, price: PriceOfPlan = own_price
-) -> Guarantee:
-    """Basic composition (Dwork and Roth 2014, Theorem 3.16) of all parts: both ε and δ add up.
-
-    A sum over different adjacencies bounds neither: it is infinite.
-
-    Args:
-        lineage: what is composed.
-        delta: of the whole, shared evenly by the parts that have one; each part's own by default.
-        price: of the steps of a plan.
-    """
-    deltas = sum(part.has_delta for part in lineage.parts)
-    share = delta / deltas if delta and deltas else None
-    parts = [
-        part.guarantee(delta=share if part.has_delta else None, price=price)
-        for part in lineage.parts
-    ]
-    if len(parts) == 1:
-        return parts[0]
-    if not parts:
-        return Unclaimed(id="", why="nothing was charged").guarantee(delta=delta)
-    claimed = [part for part in parts if math.isfinite(part.epsilon)]
-    adjacencies = {part.adjacency for part in claimed}
-    samplings = {part.sampling for part in parts}
-    # A subject is a user of several silos: whatever is priced per user is so for a subject too.
-    units = {part.unit for part in claimed} - {PrivacyUnit.USER} or {PrivacyUnit.USER}
-    void = len(units) > 1 or len(adjacencies) > 1 or len(claimed) < len(parts)
-    return Guarantee(
-        epsilon=math.inf if void else math.fsum(part.epsilon for part in parts),
-        delta=min(math.fsum(part.delta for part in parts), math.nextafter(1.0, 0.0)),
-        unit=units.pop() if len(units) == 1 else PrivacyUnit.USER,
-        adjacency=next(iter(adjacencies)) if len(adjacencies) == 1 else Adjacency.ADD_OR_REMOVE,
-        sampling=NONE if void else samplings.pop() if len(samplings) == 1 else MIXED,
-        accountant="none" if void else " + ".join(sorted({part.accountant for part in parts})),
-    )
-
-
-class _NoSecond(Exception):
-    """A plan whose price only one accountant here knows."""
-
-
-def second_opinion(
-    claim: Claim, *, delta: float | None = None, by: Accountant = Accountant.RDP
-) -> Guarantee | None:
+def second_opinion(claim: Claim, *, by: Accountant = Accountant.RDP) -> Guarantee | None:
     """The same claim by another accountant; None where only one accountant here knows its price.
 
     Guarantee: what ``claim`` covers satisfies the returned guarantee, under the same conditions.
@@ -249,8 +188,7 @@ def second_opinion(
     selection, which is priced by Rényi DP in the first place, nor what was computed elsewhere.
 
     Args:
-        claim: with a finite ε.
-        delta: as it was given to `userdp.claims.claim`.
+        claim: with a finite ε, each part at its own δ.
         by: Rényi DP, which is quick and looser; or the privacy loss distributions of the library
             dp-accounting, which take seconds and agree to three digits. None where that library is
             not installed.
@@ -259,44 +197,40 @@ def second_opinion(
         FailureError: the two contradict each other: this upper bound of the ε of some steps is
             smaller than the first accountant's certified *lower* bound of the same ε.
     """
-    grids = (part.tuning for part in claim.parts if isinstance(part, Choice))
-    known = all(isinstance(part, Steps | Query | Choice) for part in claim.parts)
-    known = known and all(isinstance(tuning, FixedGrid) for tuning in grids)
-    if not (claim.finite and known and any(part.has_delta for part in claim.parts)):
+    plans = {plan for part in claim.parts for plan in part.plans}
+    known = all(part.plans or isinstance(part, Query) for part in claim.parts)
+    if not (plans and known and claim.finite and all(has_curve(plan.mechanism) for plan in plans)):
         return None
     try:
-        second = compose(claim.lineage, delta=delta, price=partial(_second_price, by=by))
-    except _NoSecond:
+        prices = {plan: _second_price(plan, by) for plan in plans}
+    except (
+        UseError,
+        FailureError,
+    ):  # not installed, or no room for so little noise
         return None
-    assert second.delta == claim.guarantee.delta, "asked at another delta than the claim's"
+    for plan, price in prices.items():
+        _refuse_contradiction(plan, price)
+    second = claim.lineage.guarantee(price=lambda plan, delta: prices[plan])
     return second if math.isfinite(second.epsilon) else None
 
 
-def _second_price(plan: Plan, delta: float | None, *, by: Accountant) -> Guarantee:
-    if not plan.sampling.covered or not has_curve(plan.mechanism):
-        raise _NoSecond
-    if by is Accountant.DP_ACCOUNTING:
-        first = plan.guarantee(delta=delta)
-        epsilon = _by_library(plan.mechanism, first.delta)
-        second = replace(first, epsilon=epsilon, accountant=str(by))
-    else:
-        second = plan.guarantee(delta=delta, accountant=by)
-    if plan.accountant is Accountant.CONTOUR and math.isfinite(second.epsilon):
-        _refuse_contradiction(plan, second)
-    return second
+def _second_price(plan: Plan, by: Accountant) -> Guarantee:
+    if by is not Accountant.DP_ACCOUNTING:
+        return plan.guarantee(accountant=by)
+    first = plan.guarantee()
+    epsilon = _by_library(plan.mechanism, first.delta)
+    return replace(first, epsilon=epsilon, accountant=str(by))
 
 
 @lru_cache(maxsize=64)  # page, card and answer of one command tell the same claim
 def _by_library(mechanism: NoisySteps, delta: float) -> float:
-    if not isinstance(mechanism, Mixture):
-        raise _NoSecond
-    try:
-        return by_dp_accounting(mechanism, delta, grid=1e-3).upper
-    except (UseError, FailureError) as error:  # it is not installed, or it cannot price this
-        raise _NoSecond from error
+    assert isinstance(mechanism, Mixture)
+    return by_dp_accounting(mechanism, delta, grid=1e-3).upper
 
 
 def _refuse_contradiction(plan: Plan, second: Guarantee) -> None:
+    if plan.accountant is not Accountant.CONTOUR or not math.isfinite(second.epsilon):
+        return
     # The noise as it is drawn only costs more than the ideal noise, whose lower bound this is.
     first = plan.mechanism.epsilon(second.delta)
     if second.epsilon < first.lower:

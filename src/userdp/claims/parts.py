@@ -22,7 +22,8 @@ from userdp.plans.provenance import NonPrivateLook
 from userdp.sampling import PoissonUsers
 
 PriceOfPlan: TypeAlias = Callable[[Plan, float | None], Guarantee]
-"""What all steps of a plan cost at a δ, or at the plan's own."""
+"""What all steps of a plan cost at a δ, or at the plan's own: the plan's own accountant says, or
+another one that is asked for a second opinion."""
 
 
 @cache
@@ -58,6 +59,16 @@ class Part:
     def has_delta(self) -> bool:
         """Whether a δ may be chosen for it."""
         return isinstance(self, Steps | Choice)
+
+    @property
+    def plans(self) -> tuple[Plan, ...]:
+        """The plans whose prices add up to its own; none where it is not made of such."""
+        match self:
+            case Steps(plan=plan):
+                return (plan,)
+            case Choice(tuning=FixedGrid(plans=plans)):
+                return plans
+        return ()
 
     def guarantee(self, *, delta: float | None = None, price: PriceOfPlan = own_price) -> Guarantee:
         """Its claim, at its own δ by default; ε is infinite where it has none."""
@@ -179,12 +190,15 @@ class Unclaimed(Part):
     """Something that has no ε: of a model that descends from it nothing is claimed.
 
     Args:
-        why: in words.
+        why: in words, as a clause: "people's text was trained on without privacy".
     """
 
     kind: ClassVar[str] = "unclaimed"
 
     why: str
+
+
+WITHOUT_PRIVACY = "people's text was trained on without privacy"
 
 
 class ConditionKind(StrEnum):
@@ -222,12 +236,6 @@ class Condition:
         """A clause that follows "provided that"."""
         told: str = sentences()["condition"][self.kind]
         return told.format(told=self.told)
-
-    @property
-    def in_words_of_a_store(self) -> str:
-        """The same of everything that was charged in a store."""
-        told: str | None = sentences()["condition_of_store"].get(self.kind)
-        return self.in_words if told is None else told.format(told=self.told)
 
 
 COPIED = Condition(

@@ -2,31 +2,24 @@
 
 Two things are checked of each. *Bytes* are held against what binds them: of a run the finishing
 line of its ledger (`userdp.claims.released`), of an export its statement too, and that against its
-signature. And the *claim* is computed anew, and compared with all that is told of it: beside the
-weights, in their metadata, in the statement. Whoever changes one of these files alone, or puts
-other weights in their place, is noticed. Somebody who writes all of them anew is not, but by a
-signature.
+signature. And the *claim* is computed anew, and compared with what is said of it beside the weights
+and in the statement. Whoever changes one of these files alone, or puts other weights in their
+place, is noticed. Somebody who writes all of them anew is noticed by a signature only.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from userdp.claims.claims import model_claim, run_claim, second_opinion
-from userdp.claims.lineage import Lineage, run_lineage
-from userdp.claims.released import bound_by, differences, unbound
-from userdp.claims.signing import (
-    ENVELOPE,
-    STATEMENT,
-    PublicKey,
-    Statement,
-    digests_of,
-    other_claims,
-)
-from userdp.claims.subject import LINEAGE, description_of, descriptions_of, digest_of
+from userdp.claims.descent import run_lineage
+from userdp.claims.lineage import Lineage
+from userdp.claims.released import STATEMENT, bound_by, differences, unbound
+from userdp.claims.statement import ENVELOPE, public_key, statement_differs, why_unsigned
+from userdp.claims.weights import LINEAGE, description_of, digest_of
 from userdp.claims.words import Claim
 from userdp.core import files
 from userdp.core.errors import UseError
@@ -34,11 +27,6 @@ from userdp.core.vocabulary import Guarantee, round_up
 from userdp.ledger import RunRecord
 from userdp.ledger.run_folder import LEDGER
 from userdp.plans import Plan
-
-_OF_EXPORT = ("README.md", "report.html", LEDGER, "plan.json")
-"""What an export holds beside the model: made from the ledger, and bound by the statement alone."""
-_OF_HUB = re.compile(r"\.gitattributes|\.cache/huggingface/.*", re.DOTALL)
-"""What the hub's own client puts into a folder that it downloads. No model is read from these."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -66,7 +54,7 @@ def kind_of(folder: Path) -> str | None:
     An export has a statement or a signature, a run a ledger, a model weights or what they descend
     from.
     """
-    if any(one.exists() or one.is_symlink() for one in (folder / STATEMENT, folder / ENVELOPE)):
+    if (folder / STATEMENT).exists() or (folder / ENVELOPE).exists():
         return "export"
     if (folder / LEDGER).is_file():
         return "run"
@@ -92,7 +80,7 @@ def verify(folder: Path, *, key: Path | None = None) -> Checked:
         UseError: the key cannot be used.
         FailureError: two accountants contradict each other.
     """
-    public = None if key is None else PublicKey(key)
+    public = None if key is None else public_key(key)
     try:
         match kind_of(folder):
             case "export":
@@ -102,6 +90,26 @@ def verify(folder: Path, *, key: Path | None = None) -> Checked:
         return _of_model(folder)
     except UseError as error:
         return Checked(problems=(error.message,))
+
+
+def _of_model(folder: Path) -> Checked:
+    described = description_of(folder)
+    return Checked(
+        problems=tuple(_described_otherwise(folder)),
+        claim=None if described is None else model_claim(described.lineage),
+        notes=("The model is as written.",),
+    )
+
+
+def _described_otherwise(model: Path, lineage: Lineage | None = None) -> Iterator[str]:
+    """Whether ``userdp.json`` speaks of the weights beside it, and says ``lineage`` of them."""
+    described, place = description_of(model), model / LINEAGE
+    if described is None:
+        yield f"there is no {place}, which says what the weights descend from"
+    elif described.weights != digest_of(model):
+        yield f"the weights in {model} are not those that {place} speaks of"
+    elif lineage not in (None, described.lineage):
+        yield f"what {place} says that the weights descend from is not what the ledger says"
 
 
 def _of_run(run: RunRecord) -> Checked:
@@ -124,176 +132,72 @@ def run_differs(run: RunRecord) -> tuple[str, ...]:
     ledger; and what the model and the adapters say that they descend from, against what the ledger
     says. A file beside the model that no line speaks of is no problem: it is never exported.
     """
-    folder, finish = run.folder, run.finish
-    problems, bound = [*_plan_differs(run)], bound_by(run)
+    folder, finish, bound = run.folder, run.finish, bound_by(run)
+    problems = [*_plan_differs(run)]
     train = files.digest_of_file(folder.train) if folder.train.is_file() else None
     if finish is not None and train != finish.digests.get("train"):
         problems.append(f"the options in {folder.train} are not those that {run.path} speaks of")
     problems += differences(bound, run.path)
-    for model in (folder.model, folder.adapter):
-        if model.is_dir():
-            if finish is None:
-                problems.append(
-                    f"{run.path} does not note the run's end, so that nothing binds the weights "
-                    f"in {model} to it"
-                )
-            elif not any(path.is_relative_to(model) for path in bound):
-                problems.append(f"{run.path} does not speak of the weights in {model}")
-            problems += _told_differs(model, run_lineage(replace(run, found=())))
+    for model in (one for one in (folder.model, folder.adapter) if one.is_dir()):
+        if finish is None:
+            problems.append(
+                f"{run.path} does not note the run's end, so that nothing binds the weights "
+                f"in {model} to it"
+            )
+        elif not any(path.is_relative_to(model) for path in bound):
+            problems.append(f"{run.path} does not speak of the weights in {model}")
+        problems += _described_otherwise(model, run_lineage(replace(run, found=())))
     if any(folder.path.glob("*.safetensors")):  # a trainer may write a model beside the ledger too
-        problems += _of_model(folder.path).problems
+        problems += _described_otherwise(folder.path)
     return tuple(problems)
 
 
 def _plan_differs(run: RunRecord) -> Iterator[str]:
     """Whether plan.json holds the plan in the ledger's first line."""
-    place, expected = run.folder.plan, None if run.plan is None else run.plan.digest
-    try:
-        kept = Plan.load(place).digest if place.exists() else None
-    except UseError as error:
-        yield error.message
-        return
-    if kept != expected:
+    place = run.folder.plan
+    if (Plan.load(place) if place.exists() else None) != run.plan:
         yield f"the plan in {place} is not the one that {run.path} speaks of"
 
 
-def _told_differs(model: Path, lineage: Lineage) -> Iterator[str]:
-    """What is said in a model's folder, by each of the places in it, against what is known."""
-    try:
-        weights, told = digest_of(model), descriptions_of(model)
-    except UseError as error:
-        yield error.message
-        return
-    for place, described in told.items():
-        if described is None:
-            yield f"{place} does not say what the weights descend from"
-        elif described.weights != weights:
-            yield f"what {place} says is of other weights than those in {model}"
-        elif described.lineage != lineage:
-            yield f"what {place} says that the weights descend from is not what the ledger says"
-
-
-def _of_model(folder: Path) -> Checked:
-    told = [one for one in descriptions_of(folder).values() if one is not None]
-    weights, whole = digest_of(folder), description_of(folder)
-    if whole is None:
-        return Checked(problems=(f"nothing in {folder} says what the weights descend from",))
-    problems = []
-    if any(one.weights != weights for one in told):
-        problems.append(f"the weights in {folder} are not those that {LINEAGE} speaks of")
-    if any(one != told[0] for one in told):
-        problems.append(
-            f"{LINEAGE} and the metadata of the weights in {folder} say different things"
-        )
-    said, claimed = ("The model is as written.",), model_claim(whole.lineage)
-    return Checked(problems=tuple(problems), claim=claimed, notes=said)
-
-
-def _of_export(folder: Path, key: PublicKey | None) -> Checked:
-    statement = Statement.read(_bytes_of(folder / STATEMENT), where=folder / STATEMENT)
-    signed_by, problems = _signature(folder, key)
-    _require_file(folder / LEDGER)
+def _of_export(folder: Path, key: Any) -> Checked:
     run = RunRecord.read(folder)
     claimed = run_claim(run)
-    digests, odd = digests_of(folder)
-    problems += [f"{place} is a link or no file, and an export has none" for place in odd]
-    of_hub = [one for one in digests if one not in statement.files and _OF_HUB.fullmatch(one)]
-    ours = {place: one for place, one in digests.items() if place not in of_hub}
-    for place in sorted(ours.keys() | statement.files.keys()):
-        if place not in ours:
-            problems.append(f"{place} is not there, and {STATEMENT} speaks of it")
-        elif place not in statement.files:
-            problems.append(f"{place} is there, and {STATEMENT} does not speak of it")
-        elif ours[place] != statement.files[place]:
-            problems.append(f"{place} is not the file that {STATEMENT} speaks of")
-    problems += [*_stated_differs(statement, run, claimed), *_unreleased(run, ours)]
+    unsigned = None if key is None else why_unsigned(folder, key)
+    problems = [] if unsigned is None else [unsigned]
+    problems += statement_differs(folder, claimed)
+    problems += differences(bound_by(run), run.path)
+    problems += _plan_differs(run)
+    for place in (folder, run.folder.adapter):
+        if any(place.glob("*.safetensors")):
+            problems += _described_otherwise(place, claimed.lineage)
+    signed_by = None if key is None or unsigned else str(key.keyid)
     second = second_opinion(claimed)
-    notes = ["Every file is the one that was exported."]
-    if signed_by is None:
-        is_signed = (folder / ENVELOPE).is_file()
-        check = "It is signed: check by whom with --key." if is_signed else "It is not signed."
-        notes.append(
-            "Nobody vouches for it: whoever can write these files can write all of them anew, so "
-            f"that they agree. {check}"
-        )
-    else:
-        notes.append(f"Signed by the key {signed_by}: its holder vouches for every file, and the "
-                     "claim.")  # fmt: skip
-    if of_hub:
-        notes.append(
-            f"{len(of_hub)} file(s) of the hub's client ({of_hub[0]}) are in no statement, and no "
-            "model is read from them."
-        )
-    notes.append(
-        "No second accountant here knows the price of all of its parts."
-        if second is None
-        else f"Recomputed by another accountant ({second.accountant}): ε ≤ "
-        f"{round_up(second.epsilon)} at the same δ. Both are upper bounds of the true one."
-    )
     return Checked(
         problems=tuple(problems),
         claim=claimed,
-        notes=tuple(notes),
+        notes=tuple(_notes_of_export(folder, second, signed_by)),
         second=second,
         signed_by=signed_by,
     )
 
 
-def _stated_differs(statement: Statement, run: RunRecord, claimed: Claim) -> Iterator[str]:
-    """What is told in an export is not what its ledger says."""
-    for name in other_claims(statement.claim, claimed):
+def _notes_of_export(
+    folder: Path, second: Guarantee | None, signed_by: str | None
+) -> Iterator[str]:
+    yield "Every file is the one that was exported."
+    if signed_by is not None:
+        yield f"Signed by the key {signed_by}: its holder vouches for every file, and the claim."
+    else:
+        signed = (folder / ENVELOPE).exists()
+        check = "It is signed: check by whom with --key." if signed else "It is not signed."
         yield (
-            f"{STATEMENT} claims another {name} than the ledger gives: "
-            f"{str(statement.claim.get(name))[:80]}"
+            "Nobody vouches for it: whoever can write these files can write all of them anew, so "
+            f"that they agree. {check}"
         )
-    if statement.lineage != claimed.lineage:
-        yield f"{STATEMENT} names another lineage than the ledger does"
-    yield from _plan_differs(run)
-    for place in (run.folder.path, run.folder.adapter):
-        if any(place.glob("*.safetensors")):
-            yield from _told_differs(place, claimed.lineage)
-
-
-def _unreleased(run: RunRecord, digests: Mapping[str, str]) -> Iterator[str]:
-    """Files of an exported model that are not those that the ledger's run released.
-
-    Whoever changed one of them may have written the statement anew, but not the ledger.
-
-    Args:
-        run: of the export.
-        digests: SHA-256 of the files that are here, by place.
-    """
-    folder, bound = run.folder.path, bound_by(run, exported=True)
-    yield from differences(bound, run.path)
-    for place in digests:
-        path = folder / place
-        known = place in _OF_EXPORT or path.name == LINEAGE or path in bound
-        saved_later = path.suffix == ".safetensors" and not (run.finish and run.finish.files)
-        if not (known or saved_later):
-            yield f"{place} is no file that the ledger's run released"
-
-
-def _signature(folder: Path, key: PublicKey | None) -> tuple[str | None, list[str]]:
-    """The id of the key, if it signed the statement; and what is wrong."""
-    path = folder / ENVELOPE
-    if key is None:
-        return None, []
-    if not path.exists():
-        return None, [f"nobody signed this export: there is no {ENVELOPE} to check with the key"]
-    payload = key.payload_of(_bytes_of(path), where=path)
-    if payload is None:
-        return None, [f"{ENVELOPE} was not signed by the key that was given ({key.id})"]
-    if payload != _bytes_of(folder / STATEMENT):
-        return None, [f"{ENVELOPE} signs another statement than {STATEMENT}"]
-    return key.id, []
-
-
-def _bytes_of(path: Path) -> bytes:
-    """What a file of an export holds; `UseError` where it is missing, or a link."""
-    _require_file(path)
-    return path.read_bytes()
-
-
-def _require_file(path: Path) -> None:
-    if path.is_symlink() or not path.is_file():
-        raise UseError(f"{path} is a link or no file, and every export has that file")
+    if second is None:
+        yield "No second accountant here knows the price of all of its parts."
+    else:
+        yield (
+            f"Recomputed by another accountant ({second.accountant}): ε ≤ "
+            f"{round_up(second.epsilon)} at the same δ. Both are upper bounds of the true one."
+        )

@@ -4,22 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from userdp.accounting.mechanisms import NoisySteps
 from userdp.claims.lineage import Lineage
 from userdp.claims.parts import Condition, Part, Query, Steps, Unclaimed, sentences
-from userdp.core.vocabulary import Adjacency, Guarantee, PrivacyUnit, delta_up, round_up
+from userdp.core.vocabulary import Guarantee, delta_up, round_up
 from userdp.notebook import html_of
 from userdp.plans import Plan
 
 SPENT, BOUND = "spent so far", "guarantee"
 SPENT_SO_FAR: str = sentences()["note"]["spent_so_far"]
-_TIMES = {Adjacency.ADD_OR_REMOVE: 1, Adjacency.REPLACE: 2, Adjacency.ZERO_OUT: 2}
-"""Prices of answers are for adding or removing a user. Whoever exchanges one removes one and adds
-another, which costs twice as much (group privacy: Dwork and Roth 2014, Theorem 2.2). Under fixed
-graph adjacency a record may have several owners, and no multiple holds."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -34,10 +30,12 @@ class Claim:
         complete: every planned step ran (run), or every run settled (store).
         so_far: what the attempted steps of an unfinished run cost by themselves, if it is one: no
             claim, since when it stopped may have been chosen by what it released.
-        trial: it is a trial of a private selection: operator-only, and without a claim.
         plan: of the single run that this is the claim of; None without one.
         printed: what was released under DP after the run had ended, at prices of its own, and
             stands beside the model wherever that is told of.
+        together: what the model and those answers cost a user whose text is in both; ε is infinite
+            where no sum bounds anything. For somebody who was only trained on, or only asked, it
+            is less. None where nothing is printed.
     """
 
     guarantee: Guarantee
@@ -46,9 +44,9 @@ class Claim:
     steps: int
     complete: bool
     so_far: Guarantee | None = None
-    trial: bool = False
     plan: Plan | None = None
     printed: tuple[Query, ...] = ()
+    together: Guarantee | None = None
 
     @property
     def parts(self) -> tuple[Part, ...]:
@@ -62,24 +60,6 @@ class Claim:
     def finite(self) -> bool:
         """Whether anything is claimed."""
         return math.isfinite(self.guarantee.epsilon)
-
-    @property
-    def together(self) -> Guarantee | None:
-        """What the model and the answers printed beside it cost a user whose text is in both.
-
-        Guarantee: basic composition (Dwork and Roth 2014, Theorem 3.16), in the adjacency of the
-        model's claim; ε is infinite where no sum bounds anything. For somebody who was only
-        trained on, or only asked, it is less.
-
-        Returns:
-            None where nothing is printed.
-        """
-        if not self.printed:
-            return None
-        model, price = self.guarantee, math.fsum(one.pure_epsilon for one in self.printed)
-        times = _TIMES.get(model.adjacency) if model.unit is PrivacyUnit.USER else None
-        epsilon = math.inf if times is None else math.fsum((model.epsilon, times * price))
-        return replace(model, epsilon=epsilon, accountant=f"{model.accountant} + pure")
 
     @property
     def mechanism(self) -> NoisySteps | None:
@@ -97,8 +77,6 @@ class Claim:
     @property
     def conditions_in_words(self) -> tuple[str, ...]:
         """Clauses that follow "provided that"."""
-        if self.subject == "store":
-            return tuple(one.in_words_of_a_store for one in self.conditions)
         return tuple(one.in_words for one in self.conditions)
 
     @property
@@ -127,17 +105,12 @@ class Claim:
         """Why ε is infinite."""
         told: Mapping[str, str] = sentences()["nothing"]
         reasons = [part.why for part in self.parts if isinstance(part, Unclaimed)]
-        plans = [part.plan for part in self.parts if isinstance(part, Steps)]
-        if self.trial:
-            return told["trial"]
-        if self.subject == "run" and self.plan is None:
-            return told["plain"]
         if reasons:
-            return "; ".join(dict.fromkeys(told.get(reason, reason) for reason in reasons))
-        if any(not plan.sampling.covered for plan in plans):
-            return told["shuffled"]
+            return "; ".join(dict.fromkeys(reasons))
         if not self.parts:
             return told["empty"]
+        if any(not plan.sampling.covered for part in self.parts for plan in part.plans):
+            return told["shuffled"]
         several = len({part.guarantee().adjacency for part in self.parts}) > 1
         return told["adjacencies" if several else "accountant"]
 

@@ -7,10 +7,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from userdp.claims import Claim
-from userdp.claims.lineage import followed
+from userdp.claims.descent import followed
 from userdp.claims.parts import ConditionKind
-from userdp.claims.released import copy_released, require_no_links
-from userdp.claims.signing import ENVELOPE, STATEMENT, Signer, Statement, digests_of, told_of
+from userdp.claims.released import STATEMENT, copy_released
+from userdp.claims.statement import (
+    ENVELOPE,
+    encoded,
+    envelope_of,
+    private_key,
+    statement_of,
+)
 from userdp.claims.verify import run_differs
 from userdp.claims.verify import verify as checked_export
 from userdp.commands.answer import Answer
@@ -28,7 +34,6 @@ from userdp.reporting.card import (
 )
 from userdp.reporting.facts import Facts, read_run
 from userdp.reporting.page import render_report
-from userdp.version import __version__
 
 REPORT = "report.html"
 _FOLDER = 0o755
@@ -67,9 +72,9 @@ def export(
 
     In it are the weights, the adapters, the tokenizer, README.md (a model card for the Hugging Face
     hub), the ledger, the plan, the public report, and a statement with the digest of each file.
-    Every file of the model is one that the run's ledger binds, and every other is written anew; no
-    link is followed; and the folder is there whole, after `userdp verify` has passed it, or not at
-    all. A run of which nothing is claimed is refused.
+    Every file of the model is one that the run's ledger binds, and every other is written anew. The
+    folder is there whole, after `userdp verify` has passed it, or not at all. A run of which
+    nothing is claimed is refused.
 
     Example::
 
@@ -83,7 +88,7 @@ def export(
         license: of the model, as the hub spells it: apache-2.0.
         dataset: names on the hub of the training data, if it is public.
         tag: for the card, beside its own.
-        sign: a private key (PEM; Ed25519 or ECDSA) that only you may read: signs the statement.
+        sign: a private key (PEM, Ed25519 say) that only you may read: signs the statement.
 
     Raises:
         UseError: nothing is claimed of the run, it released no model, its folder holds something
@@ -100,12 +105,17 @@ def export(
     given = CardFacts(
         base_model=base_model, license=license, datasets=tuple(dataset), tags=tuple(tag)
     )
-    signer = None if sign is None else Signer(Path(sign))
-    record = _record(folder)
+    key = None if sign is None else private_key(Path(sign))
+    record = followed(
+        RunRecord.read(folder.path)
+    )  # the run's ledger and its store's, each read once
     facts = _released(record)
     with files.whole_folder(target, mode=_FOLDER) as place:
         notes = _write(record, place, replace(facts, name=target.resolve().name), given)
-        _state(place, facts.claim, signer)
+        payload = encoded(statement_of(place, facts.claim))
+        files.write_file(place / STATEMENT, payload)
+        if key is not None:
+            files.write_file(place / ENVELOPE, envelope_of(payload, key))
         for path in (place, *place.rglob("*")):  # whatever the umask of this process
             path.chmod(_FOLDER if path.is_dir() else files.SHAREABLE_FILE)
         checked = checked_export(place)
@@ -115,24 +125,16 @@ def export(
     return Exported(
         export=target,
         files=tuple(written),
-        signed_by=None if signer is None else signer.id,
+        signed_by=None if key is None else str(key.public_key.keyid),
         notes=tuple(notes),
         claim=checked.claim,
     )
 
 
-def _record(folder: RunFolder) -> RunRecord:
-    """What the run's ledger says, and its people's store of it: each is read here, and once."""
-    require_no_links((folder.path, folder.ledger, folder.plan, folder.train))
-    for place in (folder.model, folder.adapter):
-        require_no_links([place, *(place.iterdir() if place.is_dir() else ())])
-    return followed(RunRecord.read(folder.path))
-
-
 def _released(run: RunRecord) -> Facts:
     """The public facts of a run that may be exported; `UseError` of any other."""
     folder, facts = run.folder, read_run(run.folder.path, run)
-    if facts.claim.trial or not facts.claim.finite:
+    if not facts.claim.finite:
         raise UseError(
             f"nothing is claimed of the run at {folder.path}: {facts.claim.why_nothing}. An "
             "export says what holds for the people whose text it was, and of this model nothing",
@@ -180,15 +182,3 @@ def _write(run: RunRecord, target: Path, facts: Facts, given: CardFacts) -> list
     if given.license is None:
         notes.append("The card names no license, without which nobody may use the model.")
     return notes
-
-
-def _state(target: Path, claim: Claim, signer: Signer | None) -> None:
-    """Write the statement of all that is in ``target``, and its signature."""
-    digests, odd = digests_of(target)
-    assert not odd, "everything here was just written as a file"
-    told, lineage = told_of(claim), claim.lineage
-    statement = Statement(files=digests, claim=told, lineage=lineage, version=__version__)
-    payload = statement.encoded()
-    files.write_file(target / STATEMENT, payload)
-    if signer is not None:
-        files.write_file(target / ENVELOPE, signer.sign(payload))

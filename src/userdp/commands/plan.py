@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from userdp.claims.claims import foreseen
-from userdp.claims.subject import Subject, ancestry
+from userdp.claims.weights import Subject, ancestry
 from userdp.commands.progress import shown
 from userdp.commands.setting import Section, read, refuse, section_of
 from userdp.core.errors import warn

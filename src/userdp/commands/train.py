@@ -223,7 +223,7 @@ def _foretell(
 ) -> None:
     """Before anything is charged: what the claim will be, or that there will be none."""
     from userdp.claims.claims import foreseen
-    from userdp.claims.subject import Subject, ancestry
+    from userdp.claims.weights import Subject, ancestry
     from userdp.claims.words import foreseen_in_words
     from userdp.commands.progress import say
     from userdp.ledger import StoreLedger

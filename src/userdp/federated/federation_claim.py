@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from userdp.claims import Claim
-from userdp.claims.claims import compose
-from userdp.claims.lineage import Lineage, run_lineage
+from userdp.claims.descent import run_lineage
+from userdp.claims.lineage import Lineage
 from userdp.claims.parts import Bound, Condition, ConditionKind, Part, Unclaimed
 from userdp.core.errors import UseError
 from userdp.federated.federation_plan import FederationPlan
@@ -59,7 +59,7 @@ def federation_claim(plan: FederationPlan, runs: Iterable[Path], *, spread: bool
         bound = Condition(kind=ConditionKind.SILOS, told=str(plan.silos_per_subject))
         lineage += Lineage(conditions=(bound,))
     return Claim(
-        guarantee=compose(lineage),
+        guarantee=lineage.guarantee(),
         lineage=lineage,
         subject="federation",
         steps=plan.charged_steps,

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from userdp.claims.lineage import run_lineage
+from userdp.claims.descent import run_lineage
 from userdp.claims.parts import Unclaimed
 from userdp.core.errors import FailureError, UseError
 from userdp.core.stages import NoProgress, Progress

@@ -65,7 +65,7 @@ class BaseModel:
     Args:
         origin: "bundled", "new", "folder", "hub" or "memory".
         name: on the hub, or of the folder; what a model in memory says of itself.
-        weights: the digest of its weights, see `userdp.claims.subject`.
+        weights: the digest of its weights, see `userdp.claims.weights`.
         kind: of the architecture, as `transformers` calls it.
         layers, width, heads, vocabulary: of the model, whatever options said.
         parameters: how many.

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from userdp.claims import Claim
-from userdp.claims.claims import compose
 from userdp.claims.lineage import Lineage
 from userdp.core.errors import UseError
 from userdp.core.vocabulary import epsilon_up, round_up
@@ -184,7 +183,7 @@ def compare(runs: Sequence[Facts]) -> Comparison:
 
 def _together(runs: Sequence[Facts]) -> dict[str, Any]:
     """The sum of what several models descend from; what more than one descends from counts once."""
-    whole = compose(sum((run.claim.lineage for run in runs), start=Lineage()))
+    whole = sum((run.claim.lineage for run in runs), start=Lineage()).guarantee()
     return {
         "names": [run.name for run in runs],
         "epsilon": round_up(whole.epsilon),

@@ -17,15 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from userdp.claims import claim
-from userdp.claims.claims import compose
-from userdp.claims.lineage import (
-    Lineage,
-    inherited_at,
-    lineage_from,
-    of_parts,
-    parts_of,
-    run_lineage,
-)
+from userdp.claims.descent import inherited_at, parts_of, run_lineage
+from userdp.claims.lineage import Lineage, lineage_from, of_parts
 from userdp.claims.parts import Condition, ConditionKind
 from userdp.core import files
 from userdp.core.codec import encode
@@ -194,7 +187,7 @@ class _Sweep:
         """The trials, noted in the store's ledger before any of them runs."""
         request, sweep_id = self.begun.request, self.begun.sweep_id
         base = lineage_of_model(self.store, name=request.candidates[0].config.model)
-        if request.tuning is not None and base.parts and math.isinf(compose(base).epsilon):
+        if request.tuning is not None and base.parts and math.isinf(base.guarantee().epsilon):
             raise UseError(
                 "nothing is claimed of the model that all trials would begin from, so that nothing "
                 "could be claimed of the winner",

@@ -19,9 +19,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from userdp.claims.lineage import Lineage, run_lineage
+from userdp.claims.descent import run_lineage
+from userdp.claims.lineage import Lineage
 from userdp.claims.released import bound_by, differences
-from userdp.claims.subject import describe, digest_of
+from userdp.claims.weights import describe, digest_of
 from userdp.core import files
 from userdp.core.codec import decode, encode
 from userdp.core.errors import UseError

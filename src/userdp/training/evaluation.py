@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from userdp.claims import Lineage, claim
-from userdp.claims.claims import compose
 from userdp.core.errors import UseError
 from userdp.core.stages import NoProgress, Progress, Uncounted
 from userdp.data.splits import Split
@@ -169,11 +168,10 @@ def _claimed(run: RunRecord, store: UserStore) -> Lineage:
     """The lineage of a run's model; `UseError` if its exact weights have no price."""
     claimed = claim(run)
     lineage = for_people_of(claimed.lineage, store)
-    if not (claimed.finite and math.isfinite(compose(lineage).epsilon)):
-        what = "a trial of a private selection" if claimed.trial else claimed.composition
+    if not (claimed.finite and math.isfinite(lineage.guarantee().epsilon)):
         raise UseError(
-            f"nothing is claimed of the model of {run.folder.path} ({what}) for these people: a "
-            "release would have no price",
+            f"nothing is claimed of the model of {run.folder.path} ({claimed.composition}) for "
+            "these people: a release would have no price",
             hint="evaluate it without --epsilon, for its operator alone",
         )
     return lineage

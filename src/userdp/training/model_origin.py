@@ -2,7 +2,7 @@
 
 What weights descend from decides the claim of every run that begins with them (invariant 13). The
 store's ledger knows released weights by their digest, and a model's folder says what it descends
-from; `userdp.claims.subject.ancestry` asks both. What neither knows is a condition of the claim.
+from; `userdp.claims.weights.ancestry` asks both. What neither knows is a condition of the claim.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from userdp.claims.lineage import Apart, Lineage, lineage_from
 from userdp.claims.parts import Condition, ConditionKind
-from userdp.claims.subject import Subject, ancestry, weights_digest
+from userdp.claims.weights import Subject, ancestry, weights_digest
 from userdp.core.codec import parse
 from userdp.core.errors import UseError
 from userdp.data.example_scores import lineage_of_scores as score_lineage
@@ -39,7 +39,7 @@ _NAMES = {
 
 
 def digest_of_weights(model: nn.Module, *, only: Callable[[str], bool] | None = None) -> str:
-    """The digest of a model's parameters and buffers; `userdp.claims.subject` says of what exactly.
+    """The digest of a model's parameters and buffers; `userdp.claims.weights` says of what exactly.
 
     A folder to which the model is saved in its own dtype has the same digest. Of a sharded model it
     is the digest of this process's part.
@@ -90,7 +90,7 @@ def lineage_of_model(
 
 
 def subject_of(model: nn.Module, loaded_from: str | None = None) -> Subject:
-    """A model in memory by its digests, for `userdp.claims.subject.ancestry`."""
+    """A model in memory by its digests, for `userdp.claims.weights.ancestry`."""
     inner: Any = uncompiled(model)
     name, loaded = _noted(inner) if loaded_from is None else loaded_from, loaded_from is not None
     # No process holds all weights of a sharded model, so that it has no digest here.

@@ -29,17 +29,11 @@ from typing import Any
 import torch
 from torch import nn
 
-from userdp.claims.lineage import (
-    Lineage,
-    charged_since,
-    inherited,
-    lineage_from,
-    payer_of,
-    run_lineage,
-)
+from userdp.claims.descent import charged_since, inherited, payer_of, run_lineage
+from userdp.claims.lineage import Lineage, lineage_from
 from userdp.claims.parts import COPIED, ConditionKind, about
 from userdp.claims.released import bound_files
-from userdp.claims.subject import digest_of, known_of
+from userdp.claims.weights import digest_of, known_of
 from userdp.core import files
 from userdp.core.codec import digest, encode
 from userdp.core.errors import FailureError, UseError

@@ -228,7 +228,7 @@ class PrivateRun:
         ``from_pretrained`` reads. A model with adapters of `peft` becomes RUN/adapter, and
         RUN/model with the adapters merged in; where no merged model computes what the adapters do,
         RUN/adapter alone, with a warning. Of any other module RUN/model holds the weights. What
-        the weights descend from stands in ``userdp.json`` and in their metadata. The model itself
+        the weights descend from stands in ``userdp.json``. The model itself
         stays as it is. Where several processes train, all of them call this, and the first writes.
 
         The ledger binds every file that this writes; `userdp export` leaves others behind. After
@@ -272,7 +272,7 @@ class PrivateRun:
         """End the run in its ledger and settle with the store, for a model that is saved elsewhere.
 
         Args:
-            weights: the digest of the weights that were released (`userdp.claims.subject`); by
+            weights: the digest of the weights that were released (`userdp.claims.weights`); by
                 default that of the model as it stands.
 
         Raises:

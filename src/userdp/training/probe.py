@@ -21,7 +21,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from userdp.claims.claims import compose
 from userdp.core.errors import UseError
 from userdp.core.stages import NoProgress, Progress, Uncounted
 from userdp.core.vocabulary import require_count
@@ -106,7 +105,7 @@ def probe_store(
     if source is not Provenance.PUBLIC:  # public people are not those of the store that is trained
         made_for = replace(made_for, store=ledger_id(store))
     origin = lineage_of_model(store, base, name=config.model)
-    if under_dp and not math.isfinite(compose(origin).epsilon) and origin.parts:
+    if under_dp and not math.isfinite(origin.guarantee().epsilon) and origin.parts:
         raise UseError(
             f"nothing is claimed of the model {config.model!r}, so that a release has no price",
             hint="measure another model, or other people: measure.source=held-out-users",

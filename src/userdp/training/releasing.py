@@ -28,7 +28,7 @@ from safetensors.torch import save_model as save_module
 from torch import Tensor, nn
 
 from userdp.claims.lineage import Lineage
-from userdp.claims.subject import describe
+from userdp.claims.weights import describe
 from userdp.core import files
 from userdp.core.errors import UseError, in_short, warn
 from userdp.data.tokenize import StoreTokenizer
@@ -97,7 +97,7 @@ def save_model(
 ) -> str:
     """Write config, safetensors and tokenizer as a Hugging Face folder, whole or not at all.
 
-    What the weights descend from is written beside them and in their metadata. Of a module that is
+    What the weights descend from is written beside them. Of a module that is
     no model of `transformers` there is no config to write; of one of `peft` the adapters are
     written.
 
@@ -111,7 +111,7 @@ def save_model(
         template: of chats, to be written beside the tokenizer.
 
     Returns:
-        The digest of the weights (`userdp.claims.subject`).
+        The digest of the weights (`userdp.claims.weights`).
 
     Raises:
         UseError: the weights are not those of ``only``.
@@ -177,7 +177,7 @@ def unsharded(model: nn.Module) -> nn.Module:
     if not isinstance(base, transformers.PreTrainedModel):
         raise UseError(
             "this sharded model cannot be built whole again: it is no causal one of transformers",
-            hint="save it yourself and call finish() with userdp.claims.subject.digest_of(FOLDER)",
+            hint="save it yourself and call finish() with userdp.claims.weights.digest_of(FOLDER)",
         )
     built: Any = transformers.AutoModelForCausalLM.from_config(base.config)
     plain = built

@@ -20,7 +20,7 @@ from transformers import TrainerCallback, TrainerState
 from transformers.trainer_utils import sort_checkpoints
 
 from userdp.claims.lineage import Lineage
-from userdp.claims.subject import describe, digest_of
+from userdp.claims.weights import describe, digest_of
 from userdp.core.errors import FailureError
 from userdp.core.interrupts import Held
 
@@ -34,7 +34,7 @@ def seal(state: TrainerState, folder: Path, *, run_id: str, lineage: Lineage) ->
         state: of the trainer, which writes it as the last of the checkpoint.
         folder: of the checkpoint.
         run_id: of the run.
-        lineage: what the weights descend from, to be noted beside them and in their files.
+        lineage: what the weights descend from, to be noted beside them.
     """
     state.stateful_callbacks[_SEAL] = {"run_id": run_id, "weights": describe(folder, lineage)}
 
