@@ -171,7 +171,7 @@ class RunRecord:
         rest: the lines after it.
         data: the bytes of all that were read.
         found: the line that the ledger lacks, by its people's store, if it lacks one; None before
-            the store was asked (`userdp.claims.lineage.followed`).
+            the store was asked (`userdp.claims.descent.followed`).
     """
 
     folder: RunFolder
