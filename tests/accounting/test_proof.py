@@ -24,12 +24,12 @@ from userdp.accounting import (  # noqa: E402
     gaussian_steps,
     hypergeometric_steps,
 )
-from userdp.accounting.claims import prove_delta, prove_epsilon, steps_of  # noqa: E402
 from userdp.accounting.laws import Binomial, Hypergeometric  # noqa: E402
 from userdp.accounting.mechanisms import NoisySteps  # noqa: E402
 from userdp.accounting.proof import OneWay, Steps, enclose_delta, law, moment, sums  # noqa: E402
 from userdp.accounting.proof.law import Ball  # noqa: E402
 from userdp.accounting.proof.planning import Problem, make_plan  # noqa: E402
+from userdp.accounting.proving import prove_delta, prove_epsilon, steps_of  # noqa: E402
 from userdp.core.errors import FailureError  # noqa: E402
 
 # a second or less each: one step, a Gaussian, few and many steps
@@ -79,7 +79,7 @@ def apart(one: OneWay, other: OneWay) -> bool:
 def test_every_golden_delta_is_enclosed_anew_and_meets_the_accountants_bracket(
     case: dict[str, Any],
 ) -> None:
-    found = enclose_delta((steps(case),), case["epsilon"])
+    found = enclose_delta(steps(case), case["epsilon"])
     contour = mechanism_of(case).delta(case["epsilon"])
     assert found.lower <= contour.upper
     assert contour.lower <= found.upper
@@ -111,14 +111,14 @@ def test_the_principal_branch_of_the_accountant_was_wrong_and_the_proof_says_so(
 
 def along_one_plan(one: Steps, epsilon: float, *, coarser: float = 1.0) -> OneWay:
     """*remove* from a single plan, whose period may be taken too short."""
-    problem = Problem((one,), flint.arb(0), epsilon, True, sums.LOG_TOLERANCE)
+    problem = Problem(one, epsilon, True, sums.LOG_TOLERANCE)
     plan = make_plan(problem, None)
     return sums._along(problem, replace(plan, period=plan.period / coarser), None)
 
 
 @pytest.mark.slow
 def test_a_principal_branch_in_the_proof_itself_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    (one,) = steps_of(BRANCH)
+    one = steps_of(BRANCH)
     honest = along_one_plan(one, 169834.886)
 
     def principal(ratio: law.Ratio, x: float, y: Ball) -> tuple[Ball, Ball]:
@@ -130,14 +130,14 @@ def test_a_principal_branch_in_the_proof_itself_is_caught(monkeypatch: pytest.Mo
     assert apart(along_one_plan(one, 169834.886), honest)
     # and where two plans are tried, they contradict each other
     with pytest.raises(AssertionError, match="do not meet"):
-        enclose_delta((one,), 169834.886)
+        enclose_delta(one, 169834.886)
 
 
 @pytest.mark.slow
 def test_noise_that_is_off_by_a_billionth_is_caught() -> None:
     case = GOLDEN[21]
-    honest = enclose_delta((steps(case),), case["epsilon"])
-    twin = enclose_delta((steps(case, 1 + 1e-9),), case["epsilon"])
+    honest = enclose_delta(steps(case), case["epsilon"])
+    twin = enclose_delta(steps(case, 1 + 1e-9), case["epsilon"])
     assert apart(honest.remove, twin.remove)
     assert apart(honest.add, twin.add)
 
@@ -170,12 +170,12 @@ def test_a_trapezoid_bound_with_a_wrong_strip_is_caught(remove: bool) -> None:
     one = Steps(
         law=Binomial(trials=8, probability=0.01), scale=1.0, noise_multiplier=1.0, count=2000
     )
-    plan = make_plan(Problem((one,), flint.arb(0), 34.9, remove, sums.LOG_TOLERANCE), None)
+    plan = make_plan(Problem(one, 34.9, remove, sums.LOG_TOLERANCE), None)
     b = flint.arb(1 + plan.c) if remove else -flint.arb(plan.c)
-    target = float(plan.views[0].log_moments(np.array([float(b)]))[0]) + math.log(1e-20)
+    target = float(plan.view.log_moments(np.array([float(b)]))[0]) + math.log(1e-20)
     with flint.ctx.workprec(128):
-        honest = moment.Moment(one, plan.views[0], b, target, 128, real=True)
-        twin = Overreaching(one, plan.views[0], b, target, 128, real=True)
+        honest = moment.Moment(one, plan.view, b, target, 128, real=True)
+        twin = Overreaching(one, plan.view, b, target, 128, real=True)
         assert honest.at_zero().rad() < 1e-18
         assert twin.error < 1e-15
         assert not honest.at_zero().overlaps(twin.at_zero())

@@ -173,7 +173,7 @@ def _answer(mechanism: Any, bracket: Bracket, *, of: str, at: float, proof: bool
     told: dict[str, Any] = {of: bracket.upper, f"{of}_lower_bound": bracket.lower, given: at}
     told |= {"accountant": bracket.accountant} | ({"note": bracket.note} if bracket.note else {})
     if proof:
-        from userdp.accounting.claims import prove_delta, prove_epsilon
+        from userdp.accounting.proving import prove_delta, prove_epsilon
 
         told["proof"] = (prove_epsilon if given == "delta" else prove_delta)(mechanism, at, bracket)
     return told

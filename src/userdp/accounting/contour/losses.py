@@ -14,7 +14,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import log_ndtr
 
 from userdp.accounting.laws import Binomial, Law
 
@@ -30,13 +29,6 @@ class ShiftLaw:
     a: Floats
     w: Floats
     missing: float = 0.0
-
-    def log_upper_tail(self, x: Floats) -> Floats:
-        """log Q(X > x), elementwise."""
-        e = self.w[None, :] + log_ndtr(self.a[None, :] - x[:, None])
-        m = e.max(axis=1)
-        out: Floats = m + np.log(np.exp(e - m[:, None]).sum(axis=1))
-        return out
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,25 +180,15 @@ def is_on_branch(ell: Complexes, y: Floats, slope: Floats) -> bool:
 def _relevant(law: ShiftLaw, x: Floats) -> slice:
     """Components that may be above e^-46 of the largest one anywhere in the range of ``x``.
 
-    e_k(x) = log of the k-th term is linear in x, and their maximum is convex, so e_k - max lies
-    below its tangents at both ends; the higher of the two tangents' least value is what counts.
+    log p_k is concave in k for the laws that there are, and so is the exponent of each term. So
+    the components that matter at one x are neighbours, and both ends of their range rise with x.
     """
-    low, high = float(x.min()), float(x.max())
-    lines = []
-    for at in (low, high):
+
+    def felt(at: float) -> NDArray[np.intp]:
         e = law.w + law.a * (at - 0.5 * law.a)
-        top = int(e.argmax())
-        lines.append((e - e[top], law.a - law.a[top]))
-    (first, rise), (last, late) = lines
-    width = high - low
-    steeper = rise - late
-    with np.errstate(divide="ignore", invalid="ignore"):
-        cross = np.where(steeper != 0, (last - late * width - first) / steeper, 0.0)
-    most = np.full(law.a.size, -np.inf)
-    for t in (0.0, width, np.clip(cross, 0.0, width)):
-        most = np.maximum(most, np.minimum(first + rise * t, last - late * (width - t)))
-    good = most > -_DROP
-    return slice(int(good.argmax()), int(good.size - good[::-1].argmax()))
+        return np.flatnonzero(e > e.max() - _DROP)
+
+    return slice(int(felt(float(x[0]))[0]), int(felt(float(x[-1]))[-1]) + 1)
 
 
 def turns_upwards(law: ShiftLaw, x: float, height: float) -> bool:

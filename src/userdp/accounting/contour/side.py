@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy.special import log_ndtr
+from scipy.special import log_ndtr, logsumexp
 
 from userdp.accounting.contour.losses import Floats, Pair, ShiftLaw, losses
 
@@ -119,7 +119,8 @@ def make_side(
         high = float(law.a[-1]) + reach
         # the first of 24 places beyond which Q has less than the budget
         candidates = np.linspace(max(low + 1, high - reach - float(law.a[-1])), high, 24)
-        ok = law.log_upper_tail(candidates) <= math.log(budget)
+        log_tails = logsumexp(law.w + log_ndtr(law.a - candidates[:, None]), axis=1)
+        ok = log_tails <= math.log(budget)
         must = float(candidates[int(ok.argmax())]) if ok.any() else high
         ends = (low, must + _BEYOND)
         if reach_c is not None:

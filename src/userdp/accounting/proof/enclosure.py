@@ -1,4 +1,4 @@
-r"""δ(ε) of a composition, enclosed in both directions, or why it could not be.
+r"""δ(ε) of T steps, enclosed in both directions, or why it could not be.
 
 Beside the sums along a line (`sums`) stand closed forms in balls: one step, pure Gaussians, and
 bounds that need no sum (docs/proof.md).
@@ -62,30 +62,25 @@ def gaussian_delta(variance: Ball, epsilon: float) -> OneWay:
     return _refined(value, "closed form", 128)
 
 
-def dominating_variance(phases: tuple[Steps, ...]) -> Ball:
-    """μ² of a Gaussian that is easier to tell apart than the phases: steps at their largest shift.
+def dominating_variance(steps: Steps) -> Ball:
+    """μ² of a Gaussian that is easier to tell apart: each step has its largest shift.
 
     Q^T is a mixture over the sequences of shifts of Gaussians of at most this norm, and H is
-    jointly convex; a Gaussian's grows with its norm.
+    jointly convex and grows with the norm.
     """
-    parts = (steps.count * (steps.unit * steps.law.most) ** 2 for steps in phases)
-    return sum(parts, flint_library().arb(0))
+    return steps.count * (steps.unit * steps.law.most) ** 2
 
 
-def participation(phases: tuple[Steps, ...]) -> Ball:
-    """Σ T (1 - q_0): δ is at most the chance that the user takes part at all."""
-    parts = (steps.count * (1 - chance(steps.law, 0)) for steps in phases)
-    return sum(parts, flint_library().arb(0))
+def participation(steps: Steps) -> Ball:
+    """T (1 - q_0): δ is at most the chance that the user takes part at all."""
+    return steps.count * (1 - chance(steps.law, 0))
 
 
-def add_is_zero(phases: tuple[Steps, ...], epsilon: float) -> bool:
-    """Whether *add* is certainly 0: no loss -Σ ℓ exceeds -Σ T log q_0, as ℓ ≥ log q_0."""
+def add_is_zero(steps: Steps, epsilon: float) -> bool:
+    """Whether *add* is certainly 0: no loss -Σ ℓ exceeds -T log q_0, as ℓ ≥ log q_0."""
     flint = flint_library()
     with flint.ctx.workprec(256):
-        most = flint.arb(0)
-        for steps in phases:
-            most -= steps.count * chance(steps.law, 0).log()
-        return bool(flint.arb(epsilon) >= most)
+        return bool(flint.arb(epsilon) >= -steps.count * chance(steps.law, 0).log())
 
 
 def single_step_delta(steps: Steps, epsilon: float, *, remove: bool) -> OneWay:
@@ -203,15 +198,15 @@ class Enclosure:
         return (self.upper - self.lower) / self.upper if self.upper > 0 else 0.0
 
 
-def enclose_delta(phases: tuple[Steps, ...], epsilon: float, *, size: float = 0.0) -> Enclosure:
-    """Enclose δ(ε) of a composition of steps, for add-or-remove adjacency.
+def enclose_delta(steps: Steps, epsilon: float, *, size: float = 0.0) -> Enclosure:
+    """Enclose δ(ε) of all ``steps``, for add-or-remove adjacency.
 
-    Guarantee: the bounds hold for the laws and the ε given, as exact dyadic numbers; each operation
+    Guarantee: the bounds hold for the law and the ε given, as exact dyadic numbers; each operation
     between them and the floats returned is one on balls (docs/proof.md). It says nothing about
-    whether these laws dominate a training algorithm.
+    whether this law dominates a training algorithm.
 
     Args:
-        phases: at least one.
+        steps: what was priced.
         epsilon: ≥ 0, finite.
         size: about how large δ is, where that is known; else 0. It is not relied upon.
 
@@ -221,26 +216,21 @@ def enclose_delta(phases: tuple[Steps, ...], epsilon: float, *, size: float = 0.
     flint = flint_library()
     started = time.process_time()
     with flint.ctx.workprec(256):
-        variance = dominating_variance(tuple(steps for steps in phases if steps.is_gaussian))
-        mixed = tuple(steps for steps in phases if not steps.is_gaussian)
-    if not mixed:
-        both = gaussian_delta(variance, epsilon)
-        return Enclosure(epsilon, both, both, time.process_time() - started)
-    with flint.ctx.workprec(256):
-        capped = float_above(participation(phases))
-        capped = min(capped, gaussian_delta(dominating_variance(phases), epsilon).upper)
+        dominating = gaussian_delta(dominating_variance(steps), epsilon)
+        if steps.is_gaussian:
+            return Enclosure(epsilon, dominating, dominating, time.process_time() - started)
+        capped = min(float_above(participation(steps)), dominating.upper)
     ways: list[OneWay] = []
     reasons: list[str] = []
     for remove in (True, False):
-        if not remove and len(mixed) == len(phases) and add_is_zero(mixed, epsilon):
+        if not remove and add_is_zero(steps, epsilon):
             ways.append(OneWay(0.0, 0.0, "exactly 0", 256))
             continue
         try:
-            if len(phases) == 1 and phases[0].count == 1:
-                way = single_step_delta(phases[0], epsilon, remove=remove)
+            if steps.count == 1:
+                way = single_step_delta(steps, epsilon, remove=remove)
             else:
-                problem = Problem(mixed, variance, epsilon, remove, LOG_TOLERANCE)
-                way = sum_delta(problem, size)
+                way = sum_delta(Problem(steps, epsilon, remove, LOG_TOLERANCE), size)
         except ArithmeticError as error:
             way = OneWay(0.0, 1.0, "none", why=str(error))
         if way.why:

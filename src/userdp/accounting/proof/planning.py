@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import gammaln, log_ndtr, logsumexp, ndtri_exp
+from scipy.special import log_ndtr, logsumexp, ndtri_exp
+from scipy.stats import binom, hypergeom
 
 from userdp.accounting.laws import Binomial
-from userdp.accounting.proof.law import Ball, Steps
+from userdp.accounting.proof.law import Steps
 from userdp.accounting.roots import bisect
 
 Floats = NDArray[np.float64]
@@ -31,20 +31,12 @@ class FloatLaw:
         law = steps.law
         self.a = steps.scale / steps.noise_multiplier
         self.k = np.arange(law.most + 1, dtype=np.float64)
-        k = self.k
         if isinstance(law, Binomial):
-            n, p = law.trials, law.probability
-            rest = (n - k) * math.log1p(-p)
-            log_q = gammaln(n + 1) - gammaln(k + 1) - gammaln(n - k + 1) + k * math.log(p) + rest
+            log_q = binom.logpmf(self.k, law.trials, law.probability)
         else:
-            n, m, b = law.population, law.marked, law.draws
-
-            def choose(top: Any, bottom: Any) -> Any:
-                return gammaln(top + 1) - gammaln(bottom + 1) - gammaln(top - bottom + 1)
-
-            log_q = choose(m, k) + choose(n - m, b - k) - choose(n, b)
+            log_q = hypergeom.logpmf(self.k, law.population, law.marked, law.draws)
         self.log_q: Floats = log_q - logsumexp(log_q)
-        self.log_c: Floats = self.log_q - 0.5 * (self.a * k) ** 2
+        self.log_c: Floats = self.log_q - 0.5 * (self.a * self.k) ** 2
 
     def window(self, x_low: float, x_high: float, bits: float = 0.0) -> tuple[int, int]:
         """The least and the largest k felt anywhere in the range, to e^-110 or the given bits."""
@@ -102,7 +94,7 @@ class Cut:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """One phase on a grid of x: ℓ and the log of the weight that multiplies e^{bℓ} dx."""
+    """One step on a grid of x: ℓ and the log of the weight that multiplies e^{bℓ} dx."""
 
     law: FloatLaw
     cut: Cut | None
@@ -130,7 +122,7 @@ class Plan:
     right: float
     left: float
     best: float
-    views: tuple[View, ...]
+    view: View
     log_delta: float
     log_at_c: float
 
@@ -192,28 +184,25 @@ def _furthest(law: FloatLaw, cut: Cut, a: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """What is asked: δ(``epsilon``) of one direction, *remove* or *add*.
+    """What is asked: δ(``epsilon``) of one direction, *remove* or *add*, of sampled ``steps``.
 
-    ``phases`` are steps that are not Gaussian, at least one; ``variance`` is μ² of the Gaussian
-    mechanisms that are composed with them, a ball; ``log_tolerance`` is the log of the error,
-    relative to δ, that each source may leave.
+    ``log_tolerance`` is the log of the error, relative to δ, that each source may leave.
     """
 
-    phases: tuple[Steps, ...]
-    variance: Ball
+    steps: Steps
     epsilon: float
     remove: bool
     log_tolerance: float
 
 
 def make_plan(problem: Problem, log_delta: float | None) -> Plan:
-    """The line, its step and the cuts. ``log_delta``: a guess at log δ, when there is one."""
-    laws = [FloatLaw(one) for one in problem.phases]
+    """The line, its step and the cut. ``log_delta``: a guess at log δ, when there is one."""
+    law = FloatLaw(problem.steps)
     guess = -5.0 if log_delta is None else log_delta
     for _ in range(16):
         best: Plan | None = None
         for square in (1.0, 4.0, 16.0, 64.0, 256.0, 1024.0) if problem.remove else (0.0,):
-            plan = _try(problem, laws, square, guess)
+            plan = _try(problem, law, square, guess)
             if plan is None:
                 continue
             # a sharper cut costs nodes: it must gain something
@@ -231,32 +220,28 @@ def make_plan(problem: Problem, log_delta: float | None) -> Plan:
     return best
 
 
-def _views(
-    problem: Problem, laws: list[FloatLaw], square: float, guess: float, widest: float
-) -> tuple[list[View], float]:
-    """Each phase on its grid, cut with κ² = ``square`` (0: uncut), and the largest order for it."""
+def _cut_view(
+    problem: Problem, law: FloatLaw, square: float, guess: float, widest: float
+) -> tuple[View, float]:
+    """The step on its grid, cut with κ² = ``square`` (0: uncut), and the largest order for it."""
     if square == 0:
-        return [_view(law, None, 0.0, widest) for law in laws], widest
-    views, most, sharpness = [], widest, math.sqrt(square)
-    count = sum(steps.count for steps in problem.phases)
-    for law in laws:
-        place = _place(law, sharpness, guess + problem.log_tolerance - math.log(2 * count))
-        cut = Cut(place, sharpness)
-        # beyond order 2κ² the cut does not outweigh e^{a x²/2} of components far out
-        most = min(most, 1.9 * square) if law.a * law.k[-1] > 30 else most
-        views.append(_view(law, cut, max(_furthest(law, cut, most), place + 10.0), most))
-    return views, most
+        return _view(law, None, 0.0, widest), widest
+    sharpness = math.sqrt(square)
+    log_mass = guess + problem.log_tolerance - math.log(2 * problem.steps.count)
+    cut = Cut(_place(law, sharpness, log_mass), sharpness)
+    # beyond order 2κ² the cut does not outweigh e^{a x²/2} of components far out
+    most = min(widest, 1.9 * square) if law.a * law.k[-1] > 30 else widest
+    return _view(law, cut, max(_furthest(law, cut, most), cut.place + 10.0), most), most
 
 
-def _try(problem: Problem, laws: list[FloatLaw], square: float, guess: float) -> Plan | None:
+def _try(problem: Problem, law: FloatLaw, square: float, guess: float) -> Plan | None:
     """The plan with the fewest nodes for one sharpness of the cut; None without room for a line."""
-    widest, variance = 1e4, float(problem.variance.mid())
+    widest = 1e4
     while True:
-        views, most = _views(problem, laws, square, guess, widest)
+        view, most = _cut_view(problem, law, square, guess, widest)
         orders = _LINES[most >= _LINES]
-        log_moments = 0.5 * variance * orders * (1 + orders)
-        for steps, view in zip(problem.phases, views, strict=True):
-            log_moments += steps.count * view.log_moments(1 + orders if square > 0 else -orders)
+        log_moments = view.log_moments(1 + orders if problem.remove else -orders)
+        log_moments *= problem.steps.count
         chern = log_moments - orders * problem.epsilon
         saddle = int(np.argmin(chern - np.log(orders) - np.log1p(orders)))
         if saddle < orders.size - 4 or most < widest or widest >= 1e7:
@@ -286,7 +271,7 @@ def _try(problem: Problem, laws: list[FloatLaw], square: float, guess: float) ->
         right=_dyadic(float(orders[above])),
         left=0.0 if below is None else _dyadic(float(orders[below])),
         best=_dyadic(float(orders[int(np.argmin(bound))])),
-        views=tuple(views),
+        view=view,
         log_delta=log_delta,
         log_at_c=float(chern[at]),
     )

@@ -44,24 +44,19 @@ class OneWay:
         return (self.upper - self.lower) / self.upper if self.upper > 0 else 0.0
 
 
-def _moments(
-    problem: Problem, plan: Plan, order: float, log_errors: list[float], bits: int, *, real: bool
-) -> list[Moment]:
-    """M(``order`` + iu) of each step, with these errors relative to M(``order``), in logs."""
+def _moment(
+    problem: Problem, plan: Plan, order: float, log_error: float, bits: int, *, real: bool
+) -> Moment:
+    """M(``order`` + iu) of one step, with this error relative to M(``order``), in logs."""
     arb = flint_library().arb
     b = 1 + arb(order) if problem.remove else -arb(order)
-    moments = []
-    for steps, view, log_error in zip(problem.phases, plan.views, log_errors, strict=True):
-        log_m = float(view.log_moments(np.array([float(b.mid())]))[0])
-        moments.append(Moment(steps, view, b, log_m + log_error, bits, real=real))
-    return moments
+    log_m = float(plan.view.log_moments(np.array([float(b.mid())]))[0])
+    return Moment(problem.steps, plan.view, b, log_m + log_error, bits, real=real)
 
 
 def _dropped(problem: Problem, plan: Plan, bits: int) -> Ball:
     """An upper bound of the mass that the cuts of all steps take from the numerator."""
-    parts = zip(problem.phases, plan.views, strict=True)
-    masses = (steps.count * dropped_mass(steps, view, bits) for steps, view in parts)
-    return sum(masses, flint_library().arb(0))
+    return problem.steps.count * dropped_mass(problem.steps, plan.view, bits)
 
 
 class _TooManyTermsError(ArithmeticError):
@@ -114,20 +109,19 @@ def sum_delta(problem: Problem, size: float) -> OneWay:
 
 
 def _along(problem: Problem, plan: Plan, guess: float | None) -> OneWay:
-    phases = problem.phases
     log_delta = plan.log_delta if guess is None else min(guess, plan.log_delta)
     # what one unit of relative error of M(c) does to δ, in logs
-    per_unit = plan.log_at_c - log_delta + math.log(sum(s.count for s in phases)) - math.log(plan.c)
+    per_unit = plan.log_at_c - log_delta + math.log(problem.steps.count) - math.log(plan.c)
     per_unit = max(per_unit, 0.0)
     bits = _LEAST_BITS
     need = 60 + (per_unit - problem.log_tolerance) / math.log(2)
     while bits < need:
         bits += 32
-    log_errors = [problem.log_tolerance - per_unit] * len(phases)
+    log_error = problem.log_tolerance - per_unit
     while True:
         with flint_library().ctx.workprec(bits):
-            moments = _moments(problem, plan, plan.c, log_errors, bits, real=False)
-            along = _Sum(problem, plan, moments, log_delta)
+            moment = _moment(problem, plan, plan.c, log_error, bits, real=False)
+            along = _Sum(problem, plan, moment, log_delta)
             enclosure = along.enclose(bits)
         if not along.blurred or bits > _MOST_BITS:
             return enclosure
@@ -144,27 +138,22 @@ def _kappa(a: Ball) -> Ball:
 class _Sum:
     """The sum along Re s = c from one plan, at the precision of the surrounding context."""
 
-    def __init__(
-        self, problem: Problem, plan: Plan, moments: list[Moment], log_delta: float
-    ) -> None:
-        self.problem, self.plan, self.moments, self.log_delta = problem, plan, moments, log_delta
+    def __init__(self, problem: Problem, plan: Plan, moment: Moment, log_delta: float) -> None:
+        self.problem, self.plan, self.moment, self.log_delta = problem, plan, moment, log_delta
         arb = flint_library().arb
         self.c, self.epsilon = arb(plan.c), arb(problem.epsilon)
         mantissa, exponent = math.frexp(2 * math.pi / plan.period)
         self.h = arb(math.ldexp(math.floor(mantissa * 2**20), exponent - 20))
         self.float_h = float(self.h)
         self.blurred = False
-        self.tails = [moment.tail_lines() for moment in moments]
+        self.tail_lines = moment.tail_lines()
 
     # ------------------------------------------------------------ how far (floats)
 
     def _log_tail(self, u: float, smoothing: float) -> float:
-        variance = smoothing + float(self.problem.variance.mid())
         value = -self.plan.c * self.problem.epsilon - math.log(math.pi * u)
-        value += 0.5 * variance * (self.plan.c * (self.plan.c + 1) - u * u)
-        for steps, lines in zip(self.problem.phases, self.tails, strict=True):
-            value += steps.count * min(line.log_bound(u) for line in lines)
-        return value
+        value += 0.5 * smoothing * (self.plan.c * (self.plan.c + 1) - u * u)
+        return value + self.problem.steps.count * min(line.log_bound(u) for line in self.tail_lines)
 
     def _terms(self, smoothing: float) -> float:
         """How many terms there are up to the U at which the tail is small enough."""
@@ -185,31 +174,27 @@ class _Sum:
     def enclose(self, bits: int) -> OneWay:
         flint = flint_library()
         arb, acb = flint.arb, flint.acb
-        problem, c, h = self.problem, self.c, self.h
-        nodes = max(len(moment.points) for moment in self.moments)
+        problem, c, h, count = self.problem, self.c, self.h, self.problem.steps.count
         cheap = (_LEAST_BITS / bits) ** 1.3
-        most = max(64, int(min(cheap * _MOST_PRODUCTS / nodes, _MOST_TERMS)))
+        most = max(64, int(min(cheap * _MOST_PRODUCTS / len(self.moment.points), _MOST_TERMS)))
         smoothing = 0.0
-        count = self._terms(0.0)
-        if count > most:
+        needed = self._terms(0.0)
+        if needed > most:
             if problem.log_tolerance < _LOG_SMOOTHED:
                 raise _TooManyTermsError("the sum along the line is too long")
             smoothing = _SMOOTHED / (self.plan.c * (self.plan.c + 1))
-            while (count := self._terms(smoothing)) > most:
+            while (needed := self._terms(smoothing)) > most:
                 smoothing *= 1.5
                 if smoothing > 1e6:
                     raise ArithmeticError("the sum along the line is too long")
-        terms = int(count)
+        terms = int(needed)
         v = arb(smoothing)
-        variance = v + problem.variance
-        values = [moment.values(h, terms) for moment in self.moments]
+        values = self.moment.values(h, terms)
         sums, density = arb(0), arb(0)
-        for j in range(terms):
+        for j, value in enumerate(values):
             s = acb(c, h * j)
-            term = (variance * s * (s + 1) / 2 - s * self.epsilon).exp()
-            for steps, value in zip(problem.phases, values, strict=True):
-                z = value[j] if problem.remove else value[j].conjugate()
-                term *= z**steps.count
+            term = (v * s * (s + 1) / 2 - s * self.epsilon).exp()
+            term *= (value if problem.remove else value.conjugate()) ** count
             share = (term / (s * (s + 1))).real
             sums += share if j == 0 else 2 * share
             if smoothing:
@@ -217,16 +202,15 @@ class _Sum:
         unit = h / (2 * arb.pi())
         sums *= unit
         end = h * terms
-        level = (-c * self.epsilon + variance * (c * (c + 1) - end**2) / 2).exp()
-        for steps, lines in zip(problem.phases, self.tails, strict=True):
-            best = min(lines, key=lambda line: line.log_bound(float(end)))
-            level *= best.bound(end) ** steps.count
+        level = (-c * self.epsilon + v * (c * (c + 1) - end**2) / 2).exp()
+        best = min(self.tail_lines, key=lambda line: line.log_bound(float(end)))
+        level *= best.bound(end) ** count
         tail = (level / arb.pi() * (1 / end + h / end**2)).upper()
         period = 2 * arb.pi() / h
-        chern_right = _chernoff(problem, self.plan, self.plan.right, variance)
+        chern_right = _chernoff(problem, self.plan, self.plan.right, v)
         excess = chern_right / (((arb(self.plan.right) - c) * period).exp() - 1)
         if self.plan.left > 0:
-            chern_left = _chernoff(problem, self.plan, self.plan.left, variance)
+            chern_left = _chernoff(problem, self.plan, self.plan.left, v)
             excess += chern_left / (((c - arb(self.plan.left)) * period).exp() - 1)
         else:
             excess += 1 / ((c * period).exp() - 1)
@@ -240,11 +224,7 @@ class _Sum:
         cap = chern_right if chern_right < upper else upper
         if not (upper.is_finite() and lower.is_finite()):
             raise ArithmeticError("the balls grew without bound")
-        rounded = any(
-            value[j].real.rad() > 2 * moment.error
-            for value, moment in zip(values, self.moments, strict=True)
-            for j in (0, -1)
-        )
+        rounded = any(values[j].real.rad() > 2 * self.moment.error for j in (0, -1))
         blur = max(100 * math.exp(problem.log_tolerance), 1e-9)
         self.blurred = rounded and bool(sums.rad() > sums.mid() * arb(blur))
         how = "smoothed sum" if smoothing else "sum"
@@ -252,25 +232,22 @@ class _Sum:
         return OneWay(max(float_below(lower), 0.0), above, how, bits)
 
 
-def _chernoff(problem: Problem, plan: Plan, order: float, variance: Ball) -> Ball:
+def _chernoff(problem: Problem, plan: Plan, order: float, smoothing: Ball) -> Ball:
     """κ(a) M(a)^T e^{-aε}, an upper bound of δ(ε') e^{a(ε'-ε)} for every ε'."""
     flint = flint_library()
-    arb = flint.arb
+    arb, count = flint.arb, problem.steps.count
     a = arb(order)
     with flint.ctx.workprec(_LEAST_BITS):
-        value = _kappa(a) * (variance * a * (a + 1) / 2 - a * arb(problem.epsilon)).exp()
-        log_errors = [math.log(0.05 / steps.count) for steps in problem.phases]
-        moments = _moments(problem, plan, order, log_errors, _LEAST_BITS, real=True)
-        for steps, moment in zip(problem.phases, moments, strict=True):
-            value *= moment.at_zero() ** steps.count
-        return value.upper()
+        value = _kappa(a) * (smoothing * a * (a + 1) / 2 - a * arb(problem.epsilon)).exp()
+        moment = _moment(problem, plan, order, math.log(0.05 / count), _LEAST_BITS, real=True)
+        return (value * moment.at_zero() ** count).upper()
 
 
 def _upper_only(problem: Problem, guess: float | None) -> OneWay:
     """Chernoff's bound alone, or [0, 1] where even that fails."""
     try:
         plan = make_plan(problem, guess)
-        bound = _chernoff(problem, plan, plan.best, problem.variance)
+        bound = _chernoff(problem, plan, plan.best, flint_library().arb(0))
         upper = float_above(bound + _dropped(problem, plan, _LEAST_BITS))
     except ArithmeticError:
         return OneWay(0.0, 1.0, "none")

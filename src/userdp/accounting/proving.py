@@ -1,4 +1,4 @@
-"""What the contour accountant says, proven or contradicted by ball arithmetic.
+"""An answer of the contour accountant, proven or contradicted by ball arithmetic.
 
 The proof encloses δ at the two ends of the accountant's bracket of ε. It proves numbers for the
 dominating pair that the mechanism names; that this pair dominates is the cited theorems' part.
@@ -16,25 +16,23 @@ from userdp.core.errors import FailureError, UseError
 SCOPE = "numbers of the dominating pair, not that it dominates the training run (docs/proof.md)"
 
 
-def steps_of(mechanism: NoisySteps) -> tuple[Steps, ...]:
-    """The laws of a mechanism's dominating pair, from its own parameters.
+def steps_of(mechanism: NoisySteps) -> Steps:
+    """The law of a mechanism's dominating pair, from its own parameters.
 
     Raises:
-        UseError: the mechanism is not a composition of mixtures of Gaussians on one grid.
+        UseError: the mechanism is not dominated by a mixture of Gaussians on one grid.
     """
     if not isinstance(mechanism, Mixture):
         raise UseError(
-            f"there is no proof for {type(mechanism).__name__}: its price is not that of a "
-            "composition of mixtures of Gaussians",
+            f"there is no proof for {type(mechanism).__name__}: its price is not that of "
+            "one mixture of Gaussians",
             hint="leave --proof out",
         )
-    return (
-        Steps(
-            law=mechanism.law,
-            scale=mechanism.scale,
-            noise_multiplier=mechanism.noise_multiplier,
-            count=mechanism.steps,
-        ),
+    return Steps(
+        law=mechanism.law,
+        scale=mechanism.scale,
+        noise_multiplier=mechanism.noise_multiplier,
+        count=mechanism.steps,
     )
 
 
@@ -56,10 +54,10 @@ def prove_epsilon(mechanism: NoisySteps, delta: float, bracket: Bracket) -> dict
     try:
         if bracket.upper == float("inf"):
             raise UseError("the accountant gives no finite epsilon")
-        phases, added = _priced(mechanism)
+        steps, added = _priced(mechanism)
     except UseError as error:
         return {"claim": claim, "proven": False, "why": error.message}
-    at_upper = enclose_delta(phases, bracket.upper, size=delta)
+    at_upper = enclose_delta(steps, bracket.upper, size=delta)
     upper = added(at_upper.upper, bracket.upper)
     result = {"claim": claim, "proven": upper <= delta, **_numbers(at_upper, upper), "scope": SCOPE}
     exact = not isinstance(mechanism, Capped)
@@ -69,7 +67,7 @@ def prove_epsilon(mechanism: NoisySteps, delta: float, bracket: Bracket) -> dict
         enclosed = f"delta is enclosed in [{at_upper.lower!r}, {upper!r}] only"
         result["why"] = at_upper.why or enclosed
     if exact and bracket.lower > 0:
-        at_lower = enclose_delta(phases, bracket.lower, size=delta)
+        at_lower = enclose_delta(steps, bracket.lower, size=delta)
         if at_lower.upper < delta:
             raise _contradiction(f"delta({bracket.lower!r}) < {at_lower.upper!r}, under {delta!r}")
         result["epsilon_lower_bound"] = {
@@ -87,8 +85,8 @@ def prove_delta(mechanism: NoisySteps, epsilon: float, bracket: Bracket) -> dict
         FailureError: the two brackets have no common point.
         UseError: python-flint is missing, or the mechanism has no proof.
     """
-    phases, added = _priced(mechanism)
-    enclosure = enclose_delta(phases, epsilon, size=bracket.upper)
+    steps, added = _priced(mechanism)
+    enclosure = enclose_delta(steps, epsilon, size=bracket.upper)
     upper = added(enclosure.upper, epsilon)
     exact = not isinstance(mechanism, Capped)
     if upper < bracket.lower or (exact and enclosure.lower > bracket.upper):
@@ -105,8 +103,8 @@ def prove_delta(mechanism: NoisySteps, epsilon: float, bracket: Bracket) -> dict
     }
 
 
-def _priced(mechanism: NoisySteps) -> tuple[tuple[Steps, ...], Any]:
-    """The laws, and what a cap on the batch adds to an upper bound of δ."""
+def _priced(mechanism: NoisySteps) -> tuple[Steps, Any]:
+    """The law, and what a cap on the batch adds to an upper bound of δ."""
     if not isinstance(mechanism, Capped):
         return steps_of(mechanism), lambda delta, epsilon: delta
     from userdp.accounting.proof.enclosure import binomial_tail_added
