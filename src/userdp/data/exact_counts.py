@@ -65,10 +65,10 @@ class StoreStatistics:
 def describe(store: UserStore) -> StoreStatistics:
     """The exact counts of ``store``. Reads the span index, no tokens."""
     meta = store.meta
-    told = ("drops", "example_drops", "seq_len", "vocab_size")
+    named = ("drops", "example_drops", "seq_len", "vocab_size")
     tokens = meta.totals["splits"]
     return StoreStatistics(
-        totals={**meta.totals, **{name: getattr(meta, name) for name in told}},
+        totals={**meta.totals, **{name: getattr(meta, name) for name in named}},
         splits={
             str(name): describe_counts(store.split(name).counts, tokens=tokens[name]["tokens"])
             for name in Split

@@ -93,7 +93,7 @@ def write_examples(
         tally: the books.
         rule: how a training user's records are split; `first_parts` has applied ``FIRST_PART``.
         one_per_record: keep each record's first example alone (see `ownership`).
-        at: is told how many records are done.
+        at: is called with the number of records written.
     """
     meta = writer.meta
     fraction = meta.held_out_examples if rule is SplitRule.HASH else 0.0
@@ -238,7 +238,7 @@ def _tokens_of_pieces(
 
 
 def ahead(function: Callable[[_Item], _Result], items: Iterable[_Item]) -> Iterator[_Result]:
-    """``function`` of each item, in order; one is computed ahead of whoever takes them.
+    """``function`` of each item, in order; one is computed ahead of the caller.
 
     ``items`` is advanced in the caller's thread, ``function`` runs in another one. An error of
     ``function`` comes out where its item stands, one of ``items`` at once.

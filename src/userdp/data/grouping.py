@@ -112,7 +112,7 @@ class Grouping:
         try:
             with duckdb.connect(":memory:", config=config) as database:
                 shows = database.execute("SELECT current_setting('enable_progress_bar')")
-                if shows.fetchone() != (False,):  # a notebook without widgets refuses to hear of it
+                if shows.fetchone() != (False,):  # a notebook without widgets fails to set it
                     database.execute("SET enable_progress_bar = false")
                 database.execute("SET arrow_large_buffer_size = true")
                 with pa.OSFile(str(self._rows)) as file, pa.OSFile(str(self._sorted), "wb") as out:
@@ -122,7 +122,7 @@ class Grouping:
                         for batch in batches:
                             sink.write_batch(batch)
         except (duckdb.Error, pa.ArrowException, OSError, RuntimeError) as error:
-            raise _told(error) from error
+            raise _explained(error) from error
         self._rows.unlink()
 
     def batches(self) -> Iterator[pa.RecordBatch]:
@@ -170,11 +170,11 @@ def _values(
     return pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(sizes), buffers)
 
 
-def _told(error: Exception) -> BaseException:
-    """What an error of the database, or of the files it reads, is called here.
+def _explained(error: Exception) -> BaseException:
+    """The exception of ours for an error of the database or of its files.
 
-    While the database computes it asks Python for signals, and replaces the exception of their
-    handler by one that names them in its words.
+    DuckDB runs Python's signal handlers while it computes, and replaces their exception by one of
+    its own that quotes it.
     """
     words = ("Query interrupted", "KeyboardInterrupt")
     if isinstance(error, duckdb.InterruptException) or any(one in str(error) for one in words):

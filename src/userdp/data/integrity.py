@@ -94,7 +94,7 @@ def verify_store(
     Args:
         path: the store.
         quick: sizes and a sample only.
-        progress: is told how far the work is, in bytes.
+        progress: shows how far the work is, in bytes.
 
     Raises:
         UseError: no store is at ``path``, or it is of another version.

@@ -215,7 +215,7 @@ def filter_file(
         private: the private records.
         public: see `remove_overlap`.
         private_content: a name for them, such as the ``store_id`` of their store; is published.
-        progress: is told how many bytes are read.
+        progress: shows how many bytes are read.
     """
     counts = OverlapCounts()
     # Which documents are left is an exact function of the private text: the operator's alone.

@@ -46,7 +46,7 @@ def settled(
     Args:
         source: see there.
         tally: the books.
-        progress: is told how far reading is.
+        progress: shows how far reading is.
         bound: k of the greedy way; None: each record is its first owner's.
         held_out_users: the fraction that splits users, by hash.
     """

@@ -67,9 +67,9 @@ def prepare_store(
         records_per_user: what becomes of records with several owners: None gives each to its
             first owner; k keeps those of which each owner has at most k (see `ownership`).
         overwrite: replace the store at ``out``.
-        engine: what does the work; the store's content does not depend on it.
+        engine: what sorts the records; the store's content does not depend on it.
         memory_limit: of the grouping stage, e.g. "1GB"; with Spark, of its driver.
-        progress: is told how far the work is; default nobody.
+        progress: shows how far the work is; by default nothing does.
 
     Raises:
         UseError: bad arguments or input, or nothing to store.

@@ -32,7 +32,7 @@ _BY, _ORDER = ("user",), ("user", "place")
 _GROUP_BYTES = 2**25
 """Of a sorted part's row groups, each of which is read at once."""
 _PATTERN = re.compile(r"([{}\[\]*?\\])")
-"""What Spark would take for a pattern in a path that it reads."""
+"""Characters that Spark takes for a pattern in the path of an input."""
 LEAST_HEAP = 2**29
 """Spark does not start with much less."""
 
@@ -82,7 +82,7 @@ class SparkGrouping:
     def sort(self) -> None:
         """Bring users' records together."""
         path = _PATTERN.sub(r"\\\1", str(self._records))
-        with session(self._spill, heap=self._heap) as spark, told():
+        with session(self._spill, heap=self._heap) as spark, spark_errors():
             parts = spark.read.parquet(path).repartition(*_BY).sortWithinPartitions(*_ORDER)
             parts.write.option("parquet.block.size", _GROUP_BYTES).parquet(str(self._sorted))
         self._records.unlink()
@@ -123,7 +123,7 @@ def session(spill: Path, *, heap: int) -> Iterator[SparkSession]:
     if not any(os.environ.get(name) for name in ("SPARK_CONF_DIR", "PYSPARK_SUBMIT_ARGS")):
         here = dict.fromkeys(("spark.driver.host", "spark.driver.bindAddress"), "127.0.0.1")
         settings |= {"spark.master": "local[*]", **here}
-    with told():
+    with spark_errors():
         own = SparkSession.builder.config(map=settings).getOrCreate()
     try:
         yield own
@@ -133,10 +133,10 @@ def session(spill: Path, *, heap: int) -> Iterator[SparkSession]:
 
 
 @contextmanager
-def told() -> Iterator[None]:
+def spark_errors() -> Iterator[None]:
     """`FailureError` where Spark, its Java side or the way to it fails.
 
-    Without the warning of pyspark about pandas, which it imports and we do not use.
+    The warning that pyspark gives about pandas is held back: pandas is not used here.
     """
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException

@@ -105,7 +105,7 @@ class StoreTokenizer:
         return token_dtype(self.vocab_size)
 
     def with_end(self, end_of_text_id: int | None) -> StoreTokenizer:
-        """The same with another end-of-text token: a store's own, as its files do not tell it."""
+        """The same tokenizer with another end-of-text token."""
         return replace(self, end_of_text_id=end_of_text_id)
 
     def encode_pieces(
@@ -121,7 +121,7 @@ class StoreTokenizer:
             pieces: `Record.pieces`.
         """
         ends, kinds = (np.array(column) for column in zip(*pieces, strict=True))
-        with _without_words():
+        with _encoding_errors():
             whole = self.markup_encoder.encode(text, add_special_tokens=False)
         # Each property of an encoding is a copy of all of it.
         whole_ids, offsets, names = whole.ids, whole.offsets, whole.tokens
@@ -143,7 +143,7 @@ class StoreTokenizer:
         at = 0
         for stop, kind in pieces:
             encoder = self.markup_encoder if kind & MARKUP else self.encoder
-            with _without_words():
+            with _encoding_errors():
                 new = encoder.encode(text[at:stop], add_special_tokens=False).ids
             ids += new
             marks += [kind & TARGET] * len(new)
@@ -176,22 +176,22 @@ class StoreTokenizer:
         return self._batch(texts)
 
     def _batch(self, texts: Sequence[str]) -> list[list[int]]:
-        with _without_words():
+        with _encoding_errors():
             encodings = self.encoder.encode_batch_fast(list(texts), add_special_tokens=False)
         return [encoding.ids for encoding in encodings]
 
 
 def _spelt(text: str, token: str) -> bool:
-    """Whether the text spells a token by its name; the token of what is unknown stands for more."""
+    """Whether the text is a token's name; the token for unknown text stands for other text too."""
     return text.strip().casefold() == token.casefold()
 
 
 @contextlib.contextmanager
-def _without_words() -> Iterator[None]:
-    """Text that cannot be encoded is told of in our own words."""
+def _encoding_errors() -> Iterator[None]:
+    """`UseError` where a text cannot be encoded; its message quotes no text."""
     try:
         yield
-    except Exception as error:  # the library raises bare ones, in words that may quote the text
+    except Exception as error:  # a bare one, whose message may quote the text
         raise UseError(
             "the tokenizer cannot encode some of the text: it lacks a token for what it does not "
             "know, or contradicts itself",

@@ -37,7 +37,7 @@ def longest_copies(
         split: what is searched.
         texts: token ids, of the split's own tokenizer.
         least: tokens of the shortest stretch that counts, at least 2.
-        progress: is told the number of examples searched.
+        progress: is called with the number of examples searched.
     """
     require_count("least", least, at_least=2)
     flat = np.fromiter(chain.from_iterable(texts), dtype=np.uint64)

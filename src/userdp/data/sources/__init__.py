@@ -49,23 +49,23 @@ class Kind:
     Args:
         user_is: what names the user of a record, in words; ``{field}`` is the field of a table.
         suffixes: of its files in a folder.
-        told_by: whether an existing path looks like this kind (cheap, never raises); None: by its
-            suffixes. A kind without either has to be named by the operator.
-        read: the entries of one file; it may tell how many of its bytes are read.
+        recognises: whether an existing path looks like this kind (cheap, never raises); None: by
+            its suffixes. A kind without either has to be named by the operator.
+        read: the entries of one file; it may report how many of its bytes are read.
         open: gives the source of some paths; `UseError` if they or the options cannot be used.
         split: the papers' own.
     """
 
     user_is: str = _FIELD
     suffixes: tuple[str, ...] = ()
-    told_by: Callable[[Path], bool] | None = None
+    recognises: Callable[[Path], bool] | None = None
     read: Callable[[Path, SourceOptions, At], Iterator[Entry]] | None = None
     open: Callable[[list[str], SourceOptions], Source] | None = None
     split: SplitRule = SplitRule.HASH
 
     def matches(self, path: Path) -> bool:
         """Whether an existing ``path`` looks like this kind."""
-        return holds(path, self.suffixes) if self.told_by is None else self.told_by(path)
+        return holds(path, self.suffixes) if self.recognises is None else self.recognises(path)
 
     def source(self, name: str, paths: list[str], options: SourceOptions) -> Source:
         """The source for ``paths``; ``name`` is the kind's own.
@@ -92,31 +92,31 @@ _WEB = partial(
 )
 
 KINDS = {
-    "mbox": _MAIL(open=mail.open_mbox, told_by=mail.is_mbox),
-    "maildir": _MAIL(open=mail.open_maildir, told_by=mail.is_maildir),
+    "mbox": _MAIL(open=mail.open_mbox, recognises=mail.is_mbox),
+    "maildir": _MAIL(open=mail.open_maildir, recognises=mail.is_maildir),
     "git": Kind(
         open=git.open_history,
-        told_by=git.is_repository,
+        recognises=git.is_repository,
         user_is="the address of a commit's author",
     ),
-    "hf": Kind(open=memory.open_hub, told_by=memory.is_saved),
+    "hf": Kind(open=memory.open_hub, recognises=memory.is_saved),
     "stackoverflow": Kind(
         read=stackoverflow.read,
         suffixes=(".sqlite",),
-        told_by=stackoverflow.is_sqlite,
+        recognises=stackoverflow.is_sqlite,
         user_is="the client that TensorFlow Federated's file names",
         split=SplitRule.GIVEN,
     ),
     "parquet": Kind(open=partial(open_tables, form="parquet"), suffixes=FORMS["parquet"].suffixes),
     "csv": Kind(open=partial(open_tables, form="csv"), suffixes=FORMS["csv"].suffixes),
-    "c4": _WEB(open=partial(web.open_web, kind="c4"), told_by=web.is_c4),
+    "c4": _WEB(open=partial(web.open_web, kind="c4"), recognises=web.is_c4),
     "leaf": Kind(
         read=leaf.read,
         suffixes=(".json",),
-        told_by=leaf.is_leaf,
+        recognises=leaf.is_leaf,
         user_is="the user that LEAF's files name",
     ),
-    "jsonl": Kind(open=partial(open_tables, form="jsonl"), told_by=is_jsonl),
+    "jsonl": Kind(open=partial(open_tables, form="jsonl"), recognises=is_jsonl),
     "folder": Kind(
         open=documents.open_folder,
         suffixes=documents.SUFFIXES,
@@ -207,8 +207,8 @@ def _local(path: str) -> list[str]:
 
 
 def _recognised(paths: list[str], options: SourceOptions) -> Source:
-    """The source of paths whose kind nobody said."""
-    told: dict[Path, str] = {}
+    """The source for paths whose kind was not given."""
+    kind_of: dict[Path, str] = {}
     for file in (file for path in paths for file in existing(path)):
         kind = next((name for name, kind in KINDS.items() if kind.matches(file)), None)
         if kind is None:
@@ -216,12 +216,12 @@ def _recognised(paths: list[str], options: SourceOptions) -> Source:
                 f"the kind of {file} cannot be told from its name",
                 hint=f"give --source, one of: {', '.join(KINDS)}",
             )
-        told[file] = kind
-    kinds = set(told.values())
+        kind_of[file] = kind
+    kinds = set(kind_of.values())
     if kinds <= FORMS.keys():
         return _or_conversations(open_tables(paths, options), options)
     if len(kinds) > 1:
-        each = "; ".join(f"{file}: {kind}" for file, kind in told.items())
+        each = "; ".join(f"{file}: {kind}" for file, kind in kind_of.items())
         raise UseError(
             f"files of these kinds are not read together ({each}): only tables are, which are "
             f"{', '.join(FORMS)}",
@@ -234,16 +234,16 @@ def _recognised(paths: list[str], options: SourceOptions) -> Source:
 def _or_conversations(table: Table, options: SourceOptions) -> Table:
     """The table, read as conversations where its first records are such.
 
-    What is told is the *form* of the files (suffixes, names of fields), which counts as public, as
-    the options of the command do. So it must not hang on one person's record: where the first
-    records do not agree, nothing is told, and the operator says it.
+    The *form* of the files decides (suffixes, names of fields), which counts as public, as the
+    options of the command do. One person's record must not decide it: where the first records do
+    not agree, the operator has to name the kind.
     """
-    told = {is_conversation(fields, options) for fields in table.first_fields()}
-    if {True, False} <= told:
+    answers = {is_conversation(fields, options) for fields in table.first_fields()}
+    if {True, False} <= answers:
         raise UseError(
             f"some records have the field {options.text!r}, and others are conversations: a store "
             "holds one or the other, since only conversations say what the loss counts",
             hint="prepare them apart: --source conversations drops and counts what has no turns, "
             "--source jsonl (or parquet, or csv) what has no text",
         )
-    return as_conversations(table, options) if True in told else table
+    return as_conversations(table, options) if True in answers else table

@@ -80,7 +80,7 @@ def as_conversations(table: Table, options: SourceOptions) -> Table:
 def is_conversation(fields: Collection[str], options: InputOptions) -> bool | None:
     """Whether a row of these fields is a conversation: it has turns and no text.
 
-    None where it has neither, so that nothing can be told of it.
+    None where it has neither, so that it decides nothing.
     """
     if options.text in fields:
         return False

@@ -124,13 +124,13 @@ def open_maildir(paths: list[str], options: SourceOptions) -> Source:
 
 
 def _mail(kind: str, files: tuple[Path, ...], read: Read, options: SourceOptions) -> Source:
-    told = ("receivers", "drop_forwarded", "drop_repeats", "held_out_from")
+    named = ("receivers", "drop_forwarded", "drop_repeats", "held_out_from")
     return Source(
         kind=kind,
         places=files,
         read=lambda path, at: read(path, options, at),
         several_owners=True,
-        facts={**files_facts(files), **{name: getattr(options, name) for name in told}},
+        facts={**files_facts(files), **{name: getattr(options, name) for name in named}},
     )
 
 

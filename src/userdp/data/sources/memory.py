@@ -92,7 +92,7 @@ def is_saved(path: Path) -> bool:
 def open_hub(paths: list[str], options: SourceOptions) -> Table:
     """The source of kind "hf" for data sets of the hub, by name, or in folders.
 
-    Names on the hub are public, and told; folders are not.
+    The store's facts hold names on the hub, which are public, and no names of folders.
     """
     split = options.dataset_split
     tables = [_opened(name, split) for name in paths]

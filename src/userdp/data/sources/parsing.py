@@ -94,7 +94,7 @@ class Table(Source):
             if seen.keys().isdisjoint(group):
                 wanted = " or ".join(repr(name) for name in group)
                 raise UseError(
-                    f"no record has the field {wanted}; fields there: {_told(seen, group)}",
+                    f"no record has the field {wanted}; fields there: {_field_names(seen, group)}",
                     hint="name the right ones with --user and --text",
                 )
 
@@ -235,12 +235,12 @@ def first_held_out(options: InputOptions) -> datetime | None:
     return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
-def _told(names: Iterable[str], wanted: Collection[str]) -> str:
+def _field_names(names: Iterable[str], wanted: Collection[str]) -> str:
     """Names of fields, for a message: those that look like one, or resemble what was asked for.
 
     A table without a header has somebody's record in its place, which no message quotes.
 
-    >>> _told(["user", "body", "Dear Ann"], ["text"])
+    >>> _field_names(["user", "body", "Dear Ann"], ["text"])
     "'user', 'body', and others that do not look like names"
     """
     known = [str(name) for name in names]

@@ -29,29 +29,29 @@ def provenance_of(text: Path) -> Path:
 
 
 def provenance(paths: Iterable[Path]) -> dict[str, Any]:
-    """What is said beside files of text, or folders that stand for one, as facts of a source."""
-    told = [_said_beside(path) for path in paths]
+    """The provenance of files of text, or of folders that stand for one, as facts of a source."""
+    known = [_beside(path) for path in paths]
     facts = {
-        "filtered_against_private": [one for one in told if "private_data" in one],
-        "text_lineage": [one["lineage"] for one in told if "lineage" in one],
-        WRITERS: [one[GENERATED] for one in told if GENERATED in one],
+        "filtered_against_private": [one for one in known if "private_data" in one],
+        "text_lineage": [one["lineage"] for one in known if "lineage" in one],
+        WRITERS: [one[GENERATED] for one in known if GENERATED in one],
     }
     return {name: value for name, value in facts.items() if value}
 
 
 def with_lost(facts: dict[str, Any], written_by: Iterable[str]) -> dict[str, Any]:
-    """Facts of a source, and whether a model wrote some of its records of which nothing is told."""
-    told = {name: value for name, value in facts.items() if name != WRITERS}
+    """Facts of a source, and whether some of its records name a model of unknown lineage."""
+    kept = {name: value for name, value in facts.items() if name != WRITERS}
     lost = set(written_by) - set(facts.get(WRITERS, ()))
-    return {**told, "text_of_unknown_model": True} if lost else told
+    return {**kept, "text_of_unknown_model": True} if lost else kept
 
 
-def _said_beside(path: Path) -> dict[str, Any]:
-    """What lies beside a file, also if that was packed or unpacked since."""
+def _beside(path: Path) -> dict[str, Any]:
+    """The provenance beside a file, which may have been packed or unpacked since."""
     for name in (path.name, f"{path.name}.gz", path.name.removesuffix(".gz")):
         beside = provenance_of(path.with_name(name))
         if beside.is_file():
-            said = read_json(beside, what="what is said of a text")
+            said = read_json(beside, what="the provenance of a text")
             for field, hint in ((GENERATED, str), ("lineage", dict[str, Any])):
                 if field in said:
                     decode(hint, said[field], what=f"{field} in {beside}")

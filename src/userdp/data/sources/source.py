@@ -25,7 +25,7 @@ _LOOK = 4096
 _READ_ERRORS = (OSError, EOFError, zlib.error, zipfile.BadZipFile, pa.ArrowException)
 Entry = Record | Drop
 At = Callable[[int], None]
-"""Is told how many bytes of a file are read."""
+"""Is called with the number of bytes of a file that are read."""
 T = TypeVar("T")
 
 
@@ -90,7 +90,7 @@ class Source:
     Args:
         kind: its name on the command line.
         places: what ``read`` takes: files, folders, names, tables in memory.
-        read: the entries of a place: a record each, or why there is none; it may tell how many
+        read: the entries of a place: a record each, or why there is none; it may report how many
             units of the place are read. Of a `userdp.data.sources.parsing.Table` it gives rows.
         public: whether the text is public, so that nobody's privacy is at stake.
         several_owners: whether records may name `Record.owners`, to be settled by `ownership`.
@@ -109,7 +109,7 @@ class Source:
 
     @property
     def size(self) -> int | None:
-        """Of all places, in the units that ``read`` tells; None if unknown."""
+        """Of all places, in the units that ``read`` reports; None if unknown."""
         return self.facts.get("bytes")
 
     def entries(self, progress: Progress) -> Iterator[Entry]:
@@ -128,7 +128,7 @@ class Source:
             progress.at(done + read)
 
         for place in self.places:
-            with told_of(place):
+            with read_to_the_end(place):
                 yield from read(place, at)
             done += 0 if self.size is None else place.stat().st_size
             at(0)
@@ -140,7 +140,7 @@ class Source:
 
         Args:
             tally: of this source only.
-            progress: is told how far reading is.
+            progress: shows how far reading is.
             all_owned: yield also the records that have owners and are ``unusable``, uncounted.
         """
         for entry in self.entries(progress):
@@ -236,7 +236,7 @@ def holds(path: Path, suffixes: tuple[str, ...]) -> bool:
 
 
 @contextmanager
-def told_of(place: Any) -> Iterator[None]:
+def read_to_the_end(place: Any) -> Iterator[None]:
     """`UseError` where a file cannot be read to its end: records would be missing uncounted."""
     try:
         yield

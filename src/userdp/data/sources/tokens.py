@@ -4,7 +4,7 @@ Expected columns: the user, ``input_ids``, perhaps ``labels`` (each the token it
 the loss does not count it) and ``attention_mask`` (0 for padding, which is left out).
 
 Rows travel through the stages of `userdp.data.pipeline` as text, eight hexadecimal digits a token:
-grouping sorts bytes whatever they say, and `TokenRows` turns the digits back into tokens.
+grouping sorts bytes whatever they say, and `ReadyTokens` turns the digits back into tokens.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ IGNORED = -100
 _DIGITS = 8
 
 
-class TokenRows(StoreTokenizer):
+class ReadyTokens(StoreTokenizer):
     """A store's tokenizer, for rows that it has tokenized already: they stay as they are."""
 
     @classmethod
@@ -84,16 +84,18 @@ def _content(
     columns = [ids, row.get(LABELS) if labels else ids, ids if mask is None else mask]
     try:
         numbers = np.array(columns)  # of one length
-        ids, told, kept = numbers.astype(np.int64, casting="same_kind") if numbers.size else numbers
+        if numbers.size:
+            numbers = numbers.astype(np.int64, casting="same_kind")
+        ids, marks, kept = numbers
     except (TypeError, ValueError):
         return Drop.BAD_TOKENS
     if mask is not None:
-        ids, told = ids[kept != 0], told[kept != 0]
+        ids, marks = ids[kept != 0], marks[kept != 0]
     if not ids.size:
         return Drop.EMPTY_TEXT
-    counted = told != IGNORED
+    counted = marks != IGNORED
     known = ids.ndim == 1 and ids.min() >= 0 and ids.max() < vocab_size
-    if not known or not (told[counted] == ids[counted]).all():
+    if not known or not (marks[counted] == ids[counted]).all():
         return Drop.BAD_TOKENS
     # Where runs of counted and of other tokens end.
     ends = np.append(np.flatnonzero(counted[1:] != counted[:-1]) + 1, len(counted))

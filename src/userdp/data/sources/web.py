@@ -7,8 +7,8 @@ Expected input, JSON Lines or Parquet, as ``c4-train.00000-of-01024.json.gz`` of
 
 The user is ``example.co.uk``. The split is the one of Charles et al. 2024, Appendix D, for CC-News:
 users of a single record are dropped; the first tenth of each user's records, at most 32, is held
-out. Which part of a host name is registered is told by the public-suffix list that `tldextract`
-carries; no network is used.
+out. The public-suffix list that `tldextract` carries tells which part of a host name is
+registered; no network is used.
 """
 
 from __future__ import annotations

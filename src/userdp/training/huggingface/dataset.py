@@ -69,7 +69,7 @@ def store_of(
         tokenizer = StoreTokenizer.load(words)
         source: Source
         if tokens.IDS in columns:
-            tokenizer = tokens.TokenRows.of(tokenizer)
+            tokenizer = tokens.ReadyTokens.of(tokenizer)
             labels, vocab_size = tokens.LABELS in columns, tokenizer.vocab_size
             source = tokens.build(dataset, user=user_column, labels=labels, vocab_size=vocab_size)
         else:
