@@ -10,7 +10,7 @@ import pytest
 from tests.plans_room.conftest import synthetic_norms
 from userdp.core.codec import encode
 from userdp.core.errors import UseError
-from userdp.plans.norms import GradientNorms, require_told
+from userdp.plans.norms import GradientNorms, require_informative
 from userdp.plans.provenance import Provenance
 from userdp.queries.statistics import STEPS_PER_DOUBLING, draw_medians, rank_error
 
@@ -84,8 +84,8 @@ def test_norms_of_twelve_people_are_refused_and_how_many_would_do_is_said():
     """A norm of 7,512 beside 0.15 was once the basis of a plan."""
     error = rank_error(epsilon=0.5, names=1)
     with pytest.raises(UseError, match="say nothing") as refused:
-        require_told(12, error)
+        require_informative(12, error)
     assert "71 users or more" in str(refused.value)
     assert "public rules" in str(refused.value)
-    require_told(71, error)
-    require_told(12, None)
+    require_informative(71, error)
+    require_informative(12, None)

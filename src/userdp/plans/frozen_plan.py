@@ -1,4 +1,4 @@
-"""`Plan`: what a private run will do, and what it will cost, fixed before any private look."""
+"""`Plan`: the mechanism of a private run and its price, fixed before any private look."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Saved:
     """A dataclass that is a JSON file of its own; see `userdp.core.codec`."""
 
     what: ClassVar[str]
-    """What the file holds, for messages."""
+    """The content of the file, for messages."""
 
     @property
     def digest(self) -> str:
@@ -57,11 +57,11 @@ PROPOSAL_SCHEMA = "userdp.proposal/2"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Budget:
-    """What may be spent.
+    """The (ε, δ) that a plan may spend.
 
     Args:
         target_delta: δ, in (0, 1).
-        target_epsilon: what the noise was chosen for, if it was; > 0.
+        target_epsilon: the ε for which the noise was chosen, if it was; > 0.
     """
 
     target_delta: float
@@ -75,7 +75,7 @@ class Budget:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Plan(Saved):
-    """What a private run will do, fixed before any private look.
+    """The mechanism of a private run, fixed before any private look.
 
     Guarantee: `steps` steps of ``sampling``, each with sensitivity ``clip.l2_norm`` per drawn unit
     and noise of standard deviation ``noise_std``, satisfy `guarantee()`. No field may derive from
@@ -90,11 +90,11 @@ class Plan(Saved):
         population: the declared nominal number of units: of users, or of examples after the cap of
             G per user.
         budget: the target δ, and the ε that the noise was chosen for, if it was.
-        accountant: what prices the plan. ``group-privacy`` and ``group-privacy-vadhan`` make it
+        accountant: prices the plan. ``group-privacy`` and ``group-privacy-vadhan`` make it
             Group Privacy (Chua et al. 2024, Algorithm 1): the steps of ELS, accounted for single
             examples and lifted to a user's G by a lemma, with more noise at the same ε.
-        origins: where constants come from that were not declared, by the field's name.
-        made_for: the store and the model that it was chosen for; None for any.
+        origins: of the constants that were not declared, by the field's name.
+        made_for: the store and the model for which it was chosen; None for any.
 
     Raises:
         ValueError: a field is out of its range (NaN included), or fits no other.
@@ -158,7 +158,7 @@ class Plan(Saved):
 
     @property
     def mechanism(self) -> NoisySteps:
-        """What the accountant prices: built from the same constants as the sampler.
+        """The mechanism that the accountant prices, built from the same constants as the sampler.
 
         Raises:
             UseError: the pair of sampling and noise has no price.
@@ -172,7 +172,7 @@ class Plan(Saved):
 
     @property
     def denominator(self) -> float:
-        """What the noisy sum is divided by: units expected of the *declared* population."""
+        """The divisor of the noisy sum: units expected of the *declared* population."""
         return self.sampling.expected_units(self.population)
 
     @property
@@ -237,7 +237,7 @@ class Plan(Saved):
         Args:
             steps: attempted steps; all of the plan's by default.
             delta: in (0, 1); ``budget.target_delta`` by default.
-            void: something outside the plan (a known seed) broke the claim.
+            void: a fact outside the plan (a known seed) broke the claim.
             accountant: another than the plan's, for a second opinion.
 
         Returns:
@@ -269,16 +269,16 @@ class Plan(Saved):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StepRecord:
-    """What one step really used, as read off the sampler and the noise, not off the plan.
+    """The constants that one step really used, read off the sampler and the noise, not the plan.
 
     With adaptive clipping ``l2_clip_norm`` is a function of earlier DP releases, so that it may
     stand in a shareable ledger.
 
     Args:
-        sampling: what the sampler draws by.
+        sampling: of the sampler.
         l2_clip_norm: of this step.
         noise_std: of the noise on the clipped sum.
-        noise_sampler: what draws that noise.
+        noise_sampler: draws that noise.
         count_noise_std: of the noise on the count of unclipped units, if it is released.
     """
 
@@ -296,9 +296,9 @@ class StepRecord:
         l2_clip_norm: float | None = None,
         noise_sampler: NoiseSampler = NoiseSampler.HOST,
     ) -> Self:
-        """What a step of this plan has to be; at its own clip norm where that adapts.
+        """The record that a step of this plan must have; at the step's clip norm where it adapts.
 
-        A plan allows any of the samplers of noise that it knows: all have one price.
+        A plan allows every known sampler of noise: all have one price.
         """
         clip = plan.clip.l2_norm
         if plan.clip.adaptation is not None and l2_clip_norm is not None:

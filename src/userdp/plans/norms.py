@@ -1,4 +1,4 @@
-"""`GradientNorms`: how long gradients are, as plain numbers, and where the numbers come from."""
+"""`GradientNorms`: typical norms of gradients as plain numbers, and where the numbers come from."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ class GradientNorms(Saved):
     """Norms of gradients at the pre-trained weights (Charles et al. 2024, Equation 8).
 
     Args:
-        model: which model, in words; not a path.
-        users: how many users were measured; the paper takes 128.
+        model: the model in words; not a path.
+        users: number of the measured users; the paper takes 128.
         user_norms: L_ULS by group size: the statistic, over users, of the norm of the mean gradient
             of min(G, n_u) of the user's examples. It must hold G = 1.
         example_norm: L_ELS: the same statistic over single examples.
-        source: whose gradients these are; never ``DECLARED``.
+        source: the people whose gradients were measured; never ``DECLARED``.
         statistic: ψ of Equation 8, in words.
         ledger_line: the id of the store ledger's query; only for the source ``dp-release``.
-        rank_error: only for ``dp-release``: each norm stands within so many users of the median
-            with 95% probability; a public constant.
-        median_examples_per_user: of the users measured, if it was counted.
-        made_for: the store and the model that were measured; None where that is not known.
+        rank_error: only for ``dp-release``: with 95% probability each norm is that of a user
+            within this many ranks of the median; a public constant.
+        median_examples_per_user: of the measured users, if it was counted.
+        made_for: the measured store and model; None where they are not known.
 
     Raises:
         UseError: a norm is not finite and positive, G = 1 is missing, or a ledger line is named
@@ -86,16 +86,16 @@ class GradientNorms(Saved):
         write_json(Path(path), encode(self), mode=OPERATOR_FILE if private else SHAREABLE_FILE)
 
 
-def require_told(users: float, rank_error: float | None) -> None:
+def require_informative(users: float, rank_error: float | None) -> None:
     """Refuse a release whose noise may put any user's norm in the median's place.
 
     Args:
-        users: whose norms are released, in expectation.
-        rank_error: see `GradientNorms`; None of norms that are no release.
+        users: the expected number of users behind the norms.
+        rank_error: see `GradientNorms`; None for norms that are no release.
 
     Raises:
-        UseError: it is more than a quarter of the users, so that the interval is wider than from
-            one quartile to the other.
+        UseError: the rank error is more than a quarter of the users, so that the interval is wider
+            than that between the quartiles.
     """
     if rank_error is None or rank_error <= users / 4:
         return

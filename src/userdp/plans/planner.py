@@ -1,14 +1,15 @@
 """`propose`: from a privacy budget and public constants to a plan, and why it was chosen.
 
-The rules of `userdp.plans.preset` give every number that nobody says. Where gradient norms are
-known, they choose what the rules leave open: the group size, users or examples, and the clip norm.
-Without norms the plan is the preset's, to the last digit.
+The rules of `userdp.plans.preset` choose every number that is not given. Where gradient norms are
+known, they decide between users and examples, and choose the group size and the clip norm. Without
+norms the plan is the preset's, to the last digit.
 
 **What is compared.** With L the typical norm of what is clipped, the noise on each coordinate of a
 step's mean is σ L / M for users and σ L / B for examples (Charles et al. 2024, Equations 5 and 6).
-Problem (10) minimises it over G M = B. Estimate-and-Double (Algorithm 3) doubles G or M, whichever
-lowers the noise more, until G M = B, and so ends at some power of two for G. Here σ is computed at
-the end of every such way, G = 1, 2, 4, … as measured, so that the best is at least as good.
+Problem (10) minimises that noise over G M = B. Estimate-and-Double (Algorithm 3) doubles G or M,
+whichever lowers the noise more, until G M = B, and so ends at some power of two for G. Here σ is
+computed at every end that it may reach, G = 1, 2, 4, … as measured, so that the best of them is at
+least as good.
 
 Nothing but arithmetic: no store is read and no model loaded.
 """
@@ -25,7 +26,7 @@ from userdp.core.errors import UseError, warn
 from userdp.core.vocabulary import require_count, require_positive
 from userdp.noise import Gaussian
 from userdp.plans.frozen_plan import Budget, Plan
-from userdp.plans.norms import GradientNorms, require_told
+from userdp.plans.norms import GradientNorms, require_informative
 from userdp.plans.preset import MOST_NOISE, preset, require_signal
 from userdp.plans.proposal import PrivacyBudget, Proposal
 from userdp.plans.provenance import Constant, Provenance, Release, origins_of
@@ -35,7 +36,7 @@ from userdp.sampling import PoissonExamples, PoissonUsers, Sampling
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Request:
-    """What is asked of the planner: its goals, and the numbers that it has.
+    """A request to the planner: the goals, and the numbers that are known.
 
     Args:
         epsilon: of training and of all DP answers before it, as the run's claim counts them;
@@ -49,12 +50,13 @@ class Request:
             any cap; for ELS. Without it every user is taken to hold as many as the cap.
         median_examples: the declared median of examples per user: the group size of ELS (Charles et
             al. 2024, Section 6), which cannot be chosen without.
-        releases: the DP answers before the plan; the newest stands for what is not declared.
+        releases: the DP answers before the plan; the newest takes the place of a number that is
+            not declared.
         algorithm: auto takes the one that adds less noise.
-        l2_clip_norm: by default the typical norm of what is clipped: L_ULS(G) or L_ELS (Charles et
-            al. 2024, Section 3); without norms the preset's.
+        l2_clip_norm: by default the typical norm of the clipped gradients: L_ULS(G) or L_ELS
+            (Charles et al. 2024, Section 3); without norms the preset's.
         most_noise: refuse plans with more noise than this on a coordinate of a step's mean, in
-            parts of the norm of what is clipped.
+            parts of the clipped gradients' norm.
         allow_large_delta: plan even where delta is not below 1 over the number of users.
     """
 
@@ -84,7 +86,7 @@ class Request:
             )
         if self.norms is None:
             return
-        require_told(self.norms.users, self.norms.rank_error)
+        require_informative(self.norms.users, self.norms.rank_error)
         if self.norms.ledger_line not in (None, *(one.query_id for one in self.releases)):
             raise UseError(
                 f"the norms name the ledger line {self.norms.ledger_line}, and the store's ledger "
@@ -93,7 +95,7 @@ class Request:
             )
 
     def constants(self) -> dict[str, Constant]:
-        """Each from its declaration, else from the newest DP answer, else from the norms.
+        """Each constant from its declaration, else the newest DP answer, else the norms.
 
         Raises:
             UseError: no population is known, or a number is out of its range.
@@ -126,10 +128,10 @@ class Request:
         return known
 
     def privacy(self, users: int) -> PrivacyBudget:
-        """The total, and what the answers before the plan leave of it for training.
+        """The total, and its share for training after the answers before the plan.
 
         Raises:
-            UseError: nothing is left; δ is not declared and cannot be derived, or says little.
+            UseError: nothing is left; δ is not declared and cannot be derived, or is too large.
         """
         delta, n = self.delta, self.population_examples or self.population
         if delta is None and n is None:
@@ -147,9 +149,9 @@ class Request:
 
 
 def propose(request: Request) -> Proposal:
-    """The best plan within a privacy and a compute budget, what it will do, and why.
+    """The best plan within a privacy and a compute budget, its prediction, and the reason for it.
 
-    Guarantee: as `Proposal`. Nothing is read but the request.
+    Guarantee: as `Proposal`. It is a function of the request alone.
 
     Raises:
         UseError: the budget cannot be met or used; the hint names the nearest that can.
@@ -232,7 +234,7 @@ def propose(request: Request) -> Proposal:
 def _notes(
     plan: Plan, gradients: float, norms: GradientNorms | None, examples: int | None
 ) -> Iterator[str]:
-    """What else the operator should know of the choice."""
+    """Sentences on the choice for the operator."""
     by_user, group = plan.sampling.by_user, plan.sampling.group_size
     if by_user and plan.denominator * group < gradients * (1 - 1e-9):
         yield (
@@ -258,7 +260,7 @@ def _noise(plan: Plan) -> float:
 
 
 def _gains(plan: Plan) -> dict[str, float]:
-    """The noise that is left, in parts of the plan's, with twice as much of one thing."""
+    """The noise with twice the people, gradients or ε, each in parts of the plan's noise."""
     draw, budget = plan.sampling, plan.budget
     assert isinstance(draw, PoissonUsers | PoissonExamples)
     chance, epsilon = draw.sampling_probability, budget.target_epsilon or math.inf
@@ -275,7 +277,7 @@ def _gains(plan: Plan) -> dict[str, float]:
 
 
 def _in_words(plan: Plan) -> str:
-    """A candidate's noise, and what it comes from."""
+    """A candidate's noise, and the numbers that make it."""
     group = plan.sampling.group_size
     if plan.algorithm == "ELS":
         units = f"examples a step, at most {group} of a user in all"
@@ -328,7 +330,7 @@ def _choice(
 def _with_origins(
     request: Request, best: Plan, known: Mapping[str, Constant]
 ) -> tuple[Plan, tuple[Constant, ...]]:
-    """The frozen plan of a candidate, and where each number that it rests on comes from."""
+    """The frozen plan of a candidate, and the origin of each number on which it rests."""
     norms, clip = request.norms, request.l2_clip_norm
     declared: tuple[Provenance, str | None] = (Provenance.DECLARED, None)
     measured = declared if norms is None else (norms.source, norms.ledger_line)

@@ -1,4 +1,4 @@
-"""`Proposal`: a plan, what it is predicted to do, why it was chosen and what it was chosen from."""
+"""`Proposal`: a plan with its prediction, the reason for it, and the candidates beside it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from userdp.plans.provenance import Constant, Release, in_words, uncovered
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PrivacyBudget:
-    """A total (ε, δ), the DP answers before the plan, and what they leave for training.
+    """A total (ε, δ), the DP answers before the plan, and the rest of it for training.
 
     Guarantee: the releases together with a mechanism that is
     (``training_epsilon``, ``delta``)-DP are (``epsilon``, ``delta``)-DP by basic composition
@@ -31,7 +31,7 @@ class PrivacyBudget:
     Args:
         epsilon: of everything together, > 0.
         delta: of everything together, in (0, 1).
-        releases: the DP answers before it, each once, whether or not a number is taken from it.
+        releases: the DP answers before the plan, each once, whether or not the plan uses them.
 
     Raises:
         UseError: the releases leave nothing for training.
@@ -61,25 +61,25 @@ class PrivacyBudget:
 
     @property
     def training_epsilon(self) -> float:
-        """What training is calibrated to; rounded down so that the sum stays within the total."""
+        """The ε of training; rounded down, so that the sum stays within the total."""
         left = self.epsilon - self.query_epsilon
         return left * (1 - 1e-15) if self.releases else left
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Proposal:
-    """What `userdp plan` answers.
+    """The answer of `userdp plan`.
 
     Guarantee: ``plan.guarantee()`` is within the training share of ``budget``; with the releases
     that came before, everything is within (``budget.epsilon``, ``budget.delta``). Constants of
     origin ``non-private`` are covered by none of it.
 
     Args:
-        plan: frozen; what `userdp train --plan` runs.
+        plan: frozen; `userdp train --plan` runs it.
         budget: the total and its split.
-        compute: B asked for, gradients per step.
-        prediction: what the plan is expected to do, by name.
-        reason: why this one, in words.
+        compute: B of the request, gradients per step.
+        prediction: numbers that the plan is expected to have, by name.
+        reason: why this plan, in words.
         constants: where each constant comes from.
         norms: the gradient norms behind it; None where the preset's rules chose.
         candidates: configurations at the same T and B, each in numbers: M users or B examples a
@@ -102,12 +102,12 @@ class Proposal:
 
     @property
     def basis(self) -> str:
-        """What the plan was chosen from, in words; kept with the run and shown in its report."""
+        """The statistics behind the plan, in words; kept with the run and shown in its report."""
         return in_words(self.plan.origins)
 
     @property
     def operator_only(self) -> bool:
-        """Whether an exact number of people's text is behind it, which no epsilon covers."""
+        """Whether the plan rests on an exact number of people's text, which no ε covers."""
         return uncovered(self.plan.origins)
 
     def to_dict(self) -> dict[str, Any]:

@@ -1,7 +1,7 @@
-"""Where a constant of a plan comes from; what was not declared is part of the plan and its digest.
+"""Where the constants of a plan come from: part of the plan and of its digest.
 
-A constant without an origin is *declared*: the operator's own, the same on neighbouring data sets,
-or one of public data.
+A constant without an origin is *declared*: chosen by the operator, and the same on neighbouring
+data sets; or it comes from public data.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from typing import ClassVar
 
 
 class Provenance(StrEnum):
-    """Whose numbers were looked at, and so what they cost.
+    """Whose data a number was computed from, which decides its price.
 
-    ``DECLARED``: nobody's, the operator's own constant. ``PUBLIC``: public users'. ``HELD_OUT``:
-    private users who are never trained on and whom the claim does not cover. ``DP_RELEASE``:
-    private users, under DP; a line of the store's ledger. ``NON_PRIVATE``: the private users
-    themselves, exactly: no claim covers what is chosen by it.
+    ``DECLARED``: nobody's: the operator's own constant. ``PUBLIC``: that of public users.
+    ``HELD_OUT``: that of private users on whom nothing is trained, and whom the claim does not
+    cover. ``DP_RELEASE``: that of private users, under DP; a line of the store's ledger.
+    ``NON_PRIVATE``: that of private users, exactly: no claim covers a choice by such a number.
     """
 
     DECLARED = "declared"
@@ -30,7 +30,7 @@ class Provenance(StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Constant:
-    """A number that a plan was chosen by, and where it comes from.
+    """A number by which a plan was chosen, and where it comes from.
 
     Args:
         name: "population", "population examples", "median examples per user", "gradient norms",
@@ -48,12 +48,12 @@ class Constant:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Release:
-    """An answer under DP, which may be published, and which a plan may rest on.
+    """An answer under DP, which may be published, and on which a plan may rest.
 
     Args:
-        name: what was asked ("users", "examples", "median", …).
+        name: of the statistic ("users", "examples", "median", …).
         value: the noisy answer; None where it is not one number, or a crash took it away.
-        epsilon: what its line charges, (ε, 0)-DP per user; fixed before the answer was drawn.
+        epsilon: its price, (ε, 0)-DP per user; fixed before the answer was drawn.
         query_id: of its line in the store's ledger.
     """
 
@@ -65,7 +65,7 @@ class Release:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LedgerLine:
-    """A DP release: a line of the store's ledger, which says what it cost.
+    """A DP release: a line of the store's ledger, which says its price.
 
     Args:
         what: the statistic, in words.
@@ -73,22 +73,23 @@ class LedgerLine:
     """
 
     kind: ClassVar[str] = "ledger-line"
+    basis: ClassVar[str] = "DP releases in the store's ledger"
 
     what: str
     line: str
 
-    @property
-    def in_words(self) -> str:
-        return f"DP releases in the store's ledger: {self.what}"
+
+_EXACT = ("non-private statistics", "statistics of held-out users")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NonPrivateLook:
-    """An exact number of people's text: nothing that was chosen by it is covered by the claim.
+    """An exact number of people's text: the claim covers no choice that was made by it.
 
     Args:
         what: the statistic, in words.
-        held_out: it was of held-out people, whom the claim of the training does not speak of.
+        held_out: the number is that of held-out people, whom the claim of the training does not
+            cover.
     """
 
     kind: ClassVar[str] = "non-private-look"
@@ -97,17 +98,16 @@ class NonPrivateLook:
     held_out: bool = False
 
     @property
-    def in_words(self) -> str:
-        people = "statistics of held-out users" if self.held_out else "non-private statistics"
-        return f"{people}: {self.what}"
+    def basis(self) -> str:
+        return _EXACT[self.held_out]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MadeFor:
-    """What the norms were measured on that a plan was chosen by: it is no plan for anything else.
+    """The store and the model whose gradient norms a plan was chosen by: it is for no others.
 
     Args:
-        store: the random id of the store's ledger; None where the people were public ones.
+        store: the random id of the store's ledger; None where the people were public.
         weights: the digest of the base model's weights; None for a new model's.
         adapters: the adapters, in words; None for all weights.
     """
@@ -126,11 +126,11 @@ _FIELDS = {
     "gradient norms": "clip",
     "l2 clip norm": "clip.l2_norm",
 }
-"""What in a plan a constant of the planner decides, where the name says it not by itself."""
+"""The field of a plan that a constant of the planner decides, where it has another name."""
 
 
 def origins_of(constants: Iterable[Constant]) -> dict[str, Origin]:
-    """The origins of a plan's constants; those that are declared or public are not written."""
+    """The origins of a plan's constants, by field; declared and public constants have none."""
     origins: dict[str, Origin] = {}
     for one in constants:
         place = _FIELDS.get(one.name, one.name)
@@ -148,16 +148,9 @@ def uncovered(origins: Origins) -> bool:
 
 
 def in_words(origins: Origins) -> str:
-    """What a plan's constants were taken from, the least covered first."""
-    groups: dict[str, list[str]] = {}
-    named = (origins[name] for name in sorted(origins))  # the same before and after a file
-    for origin in sorted(named, key=_severity):
-        group, _, what = origin.in_words.partition(": ")
-        if what not in groups.setdefault(group, []):
-            groups[group].append(what)
-    said = [f"{group}: {', '.join(what)}" for group, what in groups.items()]
+    """The statistics from which a plan's constants were taken, the least covered first."""
+    groups: dict[str, dict[str, None]] = {basis: {} for basis in (*_EXACT, LedgerLine.basis)}
+    for name in sorted(origins):  # in one order, before and after a file
+        groups[origins[name].basis][origins[name].what] = None
+    said = [f"{basis}: {', '.join(what)}" for basis, what in groups.items() if what]
     return "; ".join(said) or "declared constants and public statistics"
-
-
-def _severity(origin: Origin) -> int:
-    return 2 if isinstance(origin, LedgerLine) else int(origin.held_out)

@@ -28,7 +28,7 @@ _BY_SIZE = ("sampling_probability", "batch_size", "group_size")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PlanFields:
-    """What somebody chose of a plan: its budget, and single fields in place of the preset's.
+    """The fields of a plan that the operator chose: its budget, and others than the preset's.
 
     Args:
         epsilon: the budget; > 0.
@@ -66,7 +66,7 @@ class PlanFields:
 
     @property
     def given(self) -> list[str]:
-        """What somebody chose, in the words of messages."""
+        """Names of the chosen fields, for messages."""
         words = []
         for name, value in asdict(self).items():
             if isinstance(value, Mapping):
@@ -85,19 +85,19 @@ def resolve(
     *,
     low_rank: bool = False,
 ) -> tuple[Plan, Preset | None]:
-    """The plan that was given, or the one of a budget and of single fields; and its preset, if any.
+    """The given plan, or the plan of a budget and of single fields; and its preset, if any.
 
-    Guarantee: nothing here reads a store. With a budget and a population a preset chooses what is
-    not said (`userdp.plans.preset`), and the noise is the least for the budget; with a noise
-    multiplier in the budget's place, or a sampling of examples, everything has to be said.
+    Guarantee: nothing here reads a store. With a budget and a population a preset chooses all other
+    fields (`userdp.plans.preset`), and the noise is the least for the budget. With a noise
+    multiplier in the budget's place, or a sampling of examples, every field must be given.
 
     Args:
-        plan: as it is, or the file of one.
-        chosen: in place of a plan: a budget, and fields that take the place of the preset's.
+        plan: a plan, a proposal, or the file of either.
+        chosen: in place of a plan: a budget, and fields that replace the preset's.
         low_rank: adapters are trained, for the preset.
 
     Raises:
-        UseError: something is missing, is said twice or says nothing, or next to nothing could be
+        UseError: a field is missing, given twice or without meaning, or next to nothing could be
             learned.
     """
     if plan is not None:
@@ -160,10 +160,10 @@ def resolve(
 def constants_of(
     sampling: type[Sampling], given: Mapping[str, Any], *, without: tuple[str, ...] = ()
 ) -> dict[str, Any]:
-    """What is said of a sampling's own constants.
+    """The given constants of a sampling.
 
     Raises:
-        UseError: one without a default is missing, or one was given that the sampling has not.
+        UseError: a constant without a default is missing, or the sampling has no such constant.
     """
     known = {one.name: one.default for one in fields(sampling) if one.name not in without}
     needed = {name: given.get(name) for name, default in known.items() if default is MISSING}
@@ -180,7 +180,7 @@ def require_said(values: Mapping[str, Any], *, why: str) -> None:
 
 
 def _spoken(name: str) -> str:
-    """What sets a field of a plan, in the words of the command line."""
+    """The option or setting of a field of a plan."""
     if name in _OPTIONS:
         return f"--{name.replace('_', '-')}"
     if "." in name:
@@ -189,7 +189,7 @@ def _spoken(name: str) -> str:
 
 
 def _clip(chosen: PlanFields, l2_norm: float, sampling: type[Sampling]) -> Clip:
-    """How units are clipped; `UseError` where something is said that says nothing."""
+    """How units are clipped; `UseError` where a given field has no meaning."""
     clip = {**chosen.clip, "l2_norm": l2_norm}
     if "item_norm" in clip and sampling.unit is PrivacyUnit.EXAMPLE:
         raise UseError(

@@ -1,7 +1,7 @@
-"""Is δ small beside the number of people? What is refused, and what is warned of, before training.
+"""Is δ small beside the number of people? If not, a plan is refused before training, or warned of.
 
 A mechanism that publishes all of one user, drawn by lot among n, is (0, 1/n)-DP. So a δ of 1/n or
-more promises nobody anything that matters. The rule n^-1.1 is that of Charles et al. 2024, Section
+more is a promise without worth. The rule n^-1.1 is that of Charles et al. 2024, Section
 5, after Ponomareva et al. 2023, Section 5.3.2.
 
 n is the largest number of users that the declared constants allow: the declared number of users
@@ -19,7 +19,7 @@ from userdp.plans.frozen_plan import Plan
 
 
 class DeltaSize(StrEnum):
-    """δ beside n: within the rule n^-1.1; above it, but below 1/n; or 1/n and more."""
+    """δ against n: within the rule n^-1.1; above the rule, but below 1/n; or at least 1/n."""
 
     WITHIN_RULE = "within the rule"
     ABOVE_RULE = "above the rule"
@@ -67,7 +67,7 @@ def require_small_delta(
     Args:
         delta: of the claim.
         population: n, see the module.
-        counted: what n counts, in words: "users", "examples", "subjects".
+        counted: the units that n counts: "users", "examples", "subjects".
         allow_large_delta: warn in place of refusing.
 
     Raises:
@@ -104,7 +104,7 @@ def plan_with_small_delta(
     """`require_small_delta` of a plan, and of the total that pays for it.
 
     Args:
-        plan: what is to be run.
+        plan: to be run.
         users: the declared number of users, where a plan of examples was made from one.
         total_delta: δ of the store's budget, which its model will claim; 0 without one.
         allow_large_delta: warn in place of refusing.

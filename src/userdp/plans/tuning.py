@@ -1,8 +1,8 @@
-"""`Tuning`: how one of several candidates is chosen, and what the chosen one claims.
+"""`Tuning`: how one of several candidates is chosen, and the claim of the chosen one.
 
-A winner was chosen by what all candidates learned, so its price is not that of its own run. Two
-ways have one: a fixed grid, all of whose runs and scores are added up, and the best of a random
-number of candidates (`userdp.accounting.private_selection`).
+The choice of a winner depends on what all candidates learned, so that the winner's price is not
+that of its own run. Two ways of choosing have a price: a fixed grid, for the sum of all runs and
+scores, and the best of a random number of candidates (`userdp.accounting.private_selection`).
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _DOWN = 1 - 1e-15
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Choice:
-    """What both ways of choosing share: candidates' plans, each of which is scored."""
+    """The part that both ways of choosing share: plans of candidates, each of which is scored."""
 
     schema: ClassVar[str] = SCHEMA
 
@@ -183,7 +183,7 @@ def divided(
     """
     require_positive("epsilon", epsilon)
     require_delta(delta)
-    FixedGrid(plans=plans, score_epsilon=score_epsilon)  # refuses what none can be made of
+    FixedGrid(plans=plans, score_epsilon=score_epsilon)  # refuses plans without a claim
     count = len(plans)
     share = (epsilon - count * score_epsilon) / count * _DOWN
     if not share > 0:
@@ -256,7 +256,7 @@ def selected(
 
 
 def mechanism_of(plan: Plan) -> NoisySteps:
-    """What the accountant prices; `UseError` where choosing among such plans has no bound here."""
+    """The mechanism of a plan; `UseError` where choosing among such plans has no bound here."""
     covered = (
         plan.sampling.covered
         and plan.accountant is Accountant.CONTOUR

@@ -28,7 +28,7 @@ from userdp.data.splits import Split
 from userdp.data.user_store import StoreSplit, UserStore
 from userdp.gradients import Loss, Units, clipped_sum, require_uncoupled
 from userdp.ledger import StoreLedger
-from userdp.plans.norms import GradientNorms, require_told
+from userdp.plans.norms import GradientNorms, require_informative
 from userdp.plans.provenance import Provenance
 from userdp.queries.statistics import charge, draw_medians, rank_error
 from userdp.sampling.coins import secret_generator
@@ -114,7 +114,9 @@ def probe_store(
     require_uncoupled(model)
     if population is not None and epsilon is not None:
         require_count("population", population)
-        require_told(min(users, population), error := rank_error(epsilon=epsilon, names=len(grid)))
+        require_informative(
+            min(users, population), error := rank_error(epsilon=epsilon, names=len(grid))
+        )
         subject = f"median gradient norms at G = {', '.join(map(str, grid))}"
         (query_id,) = charge(store, [(subject, epsilon)], of=origin)
         draw = secret_generator()
