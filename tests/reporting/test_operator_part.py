@@ -79,7 +79,7 @@ def test_a_damaged_audit_is_refused(make_run: MakeRun, damage) -> None:
 def test_the_names_that_the_report_reads_are_those_that_an_audit_writes() -> None:
     for module, kind, names in (
         ("guesses", "CanaryBound", {"epsilon_lower", "confidence", "most_detectable"}),
-        ("steps", "StepAudit", {"epsilon_lower", "confidence"}),
+        ("step_checks", "StepAudit", {"epsilon_lower", "confidence"}),
         ("inference", "Roc", set(ROC)),
     ):
         written = getattr(pytest.importorskip(f"userdp.auditing.{module}"), kind).__slots__
