@@ -152,4 +152,4 @@ def test_what_a_copied_trial_was_charged_again_is_in_the_price_of_the_winner(sto
     whole = asked.tuning.guarantee().epsilon + asked.candidates[0].plan.guarantee().epsilon
     won = claim(tmp_path / "sweep" / "winner").guarantee.epsilon
     assert won == pytest.approx(whole)
-    assert claim(store.path).guarantee.epsilon >= won
+    assert claim(store.path).guarantee.epsilon >= won * (1 - 1e-15)  # added up in another order

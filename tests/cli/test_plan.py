@@ -89,7 +89,7 @@ def test_what_is_not_private_is_said_in_plan_warning_and_report(store, plan, use
     given = ("--plan", tmp_path / "plan.json", "--model", "bundled")
     assert userdp("train", store, "--out", run, *given)[0] == 0
     assert userdp("report", run, "--out", page)[0] == 0
-    said = "what its plan was chosen from (gradient norms, l2 clip norm) says nothing"
+    said = "what the plan was chosen from (gradient norms, l2 clip norm) says nothing"
     assert said in page.read_text()
 
 
