@@ -45,7 +45,7 @@ CALLS: dict[str, tuple[Output, str]] = {
     "--json": (OPERATORS_SCREEN, "slow"),
     "tune STORE --out sweep --plan PLAN --tuning non-private --learning-rate 0.001 0.003 "
     + MODEL.replace("--model ", "--set learning.model="): (OPERATORS_SCREEN, "slow"),
-    "audit RUN --store STORE --no-repeat --most-users 20": (OPERATORS_SCREEN, "slow"),
+    "audit RUN --store STORE --no-repeat": (OPERATORS_SCREEN, "slow"),
     "store settle RUN --json": (SCREEN, f"slow {OWN}"),
 }
 """Calls by their line: STORE, RUN, PLAN and INPUT stand for what the tests begin with."""

@@ -101,11 +101,11 @@ def test_a_trial_that_was_killed_before_the_store_was_told_of_its_end_is_settled
         with pytest.raises(Killed):
             sweep(store, out, request(store, "non-private"))
     assert RunFolder(out / "trial-001").finished
-    assert StoreLedger(store.path).history().settled == set()
+    assert StoreLedger(store.path).history().settled == {}
     sweep(store, out, None, resume=True)
     history = StoreLedger(store.path).history()
     trials = {RunFolder(out / name).run_id for name in ("trial-001", "trial-002")}
-    assert history.settled == trials
+    assert history.settled.keys() == trials
     assert len({one.weights for one in history.released}) == 2, "known by their weights, both"
     assert claim(store.path).complete
 
@@ -120,8 +120,7 @@ def test_composition_charges_every_run_and_score_and_claims_them_all(store, tmp_
     assert found.epsilon == pytest.approx(everything.epsilon)
     assert found.delta == pytest.approx(everything.delta)
     assert found.delta <= PLAN.budget.target_delta
-    assert kinds(store).count("reserve") == 2
-    assert kinds(store).count("query") == 4
+    assert kinds(store).count("charge") == 2 + 4  # runs and scores
     assert not result.to_dict()["operator_only"]
     assert "2 candidates" in read_run(tmp_path / "sweep" / "winner").settings["plan_basis"]
 
@@ -135,7 +134,7 @@ def test_a_private_selection_is_one_charge_and_only_the_winner_claims(store, tmp
     assert claim(out / "winner" / "ledger.jsonl").guarantee == price
     assert claim(store.path).guarantee == price
     assert kinds(store) == [
-        *("store", "tuning"),
+        *("store", "tuning", "charge"),
         *("trial", "open", "release", "settle", "score") * 2,
         "release",
     ]
@@ -187,7 +186,7 @@ def test_no_candidate_at_all_releases_nothing(store, tmp_path, monkeypatch):
     result = sweep(store, tmp_path / "sweep", asked)
     assert result.winner is None
     assert result.to_dict()["winner"] is None
-    assert kinds(store) == ["store", "tuning"]
+    assert kinds(store) == ["store", "tuning", "charge"]
     assert slots(store) == {}
 
 
