@@ -16,11 +16,12 @@ from tests.plans import uls_plan
 from tests.speed import fast_then_slow
 from tests.training.conftest import prepared
 from userdp.claims.lineage import Lineage
-from userdp.claims.released import bound_files, differences
+from userdp.claims.released import bound_files, copy_released, differences
 from userdp.claims.verify import verify
 from userdp.claims.weights import describe, digest_of
+from userdp.core.errors import UseError
 from userdp.data.user_store import UserStore
-from userdp.ledger import RunFolder
+from userdp.ledger import RunFolder, RunRecord
 
 __all__ = ["prepared"]
 
@@ -90,6 +91,28 @@ def test_what_no_line_binds_is_told_and_is_no_problem(folder, bound):
     beside, _ = verify(folder.path).notes
     assert "README.md" in beside
     assert "safetensors" not in beside
+
+
+@pytest.mark.parametrize(
+    "notes", [{"format": "pt"}, {"second": "first"}, {"training_comment": "x"}]
+)
+def test_words_beside_weights_that_were_saved_after_the_end_do_not_leave(folder, tmp_path, notes):
+    """Trainers and merging tools write captions or tags there; of such weights the ledger knows
+    the tensors alone."""
+    tensors = {"first": torch.arange(4.0)}
+    save_file(tensors, folder.model / "model.safetensors", notes)
+    shutil.rmtree(folder.adapter)
+    digests = {"weights": digest_of(folder.model), "train": None}
+    finish(begun(folder.ledger, uls_plan()), digests, files={})
+    run, out = RunRecord.read(folder.ledger), tmp_path / "out"
+    out.mkdir()
+    if "training_comment" not in notes:
+        copy_released(run, out, Lineage())
+        assert load_file(out / "model.safetensors").keys() == tensors.keys()
+        return
+    with pytest.raises(UseError, match="training_comment in its metadata"):
+        copy_released(run, out, Lineage())
+    assert not list(out.iterdir())
 
 
 @pytest.fixture(scope="module")

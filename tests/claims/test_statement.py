@@ -110,6 +110,14 @@ def test_a_command_reads_each_ledger_once(made, tmp_path, monkeypatch):
     assert read_by(lambda: userdp.verify(made / "shared")) == ["shared/ledger.jsonl"]
 
 
+@pytest.mark.parametrize("to", ["folder", "nothing"])
+def test_a_link_that_an_export_did_not_write_is_named(shared, tmp_path, to):
+    """`cp -rL` would take along what it leads to."""
+    (tmp_path / "folder").mkdir()
+    (shared / "data").symlink_to(tmp_path / to)
+    assert "data" in problems(shared)
+
+
 FILES = [
     "README.md", "adapter/adapter_config.json", "adapter/adapter_model.safetensors",
     "adapter/userdp.json", "config.json", "generation_config.json", "ledger.jsonl",

@@ -17,6 +17,8 @@ import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from safetensors import safe_open
+
 from userdp.claims.lineage import Lineage
 from userdp.claims.weights import LINEAGE, describe, digest_of
 from userdp.core import files
@@ -122,8 +124,28 @@ def copy_released(run: RunRecord, target: Path, lineage: Lineage) -> None:
     assert run.finish is not None
     bound = run.finish.files or [one for one in _there(run.folder) if "safetensors" in one]
     for place in filter(_LEAVES.fullmatch, bound):
+        if not run.finish.files and place.endswith(".safetensors"):
+            _require_no_notes(run.folder.path / place)
         copy = target / place.removeprefix("model/")
         copy.parent.mkdir(exist_ok=True)
         shutil.copyfile(run.folder.path / place, copy)
     for folder in {path.parent for path in target.rglob("*.safetensors")}:
         describe(folder, lineage)
+
+
+def _require_no_notes(path: Path) -> None:
+    """`UseError` where a file of weights holds words beside its tensors.
+
+    Of weights that were saved after the run's end the ledger knows the tensors alone. A trainer or
+    a merging tool may have written captions, tags or its whole configuration into their metadata.
+    """
+    with safe_open(path, framework="np") as file:
+        tensors, notes = {*file.keys()}, file.metadata() or {}
+    # ``safetensors.torch.save_model`` notes which tensor stands for another one of the same memory.
+    foreign = sorted(name for name, of in notes.items() if name != "format" and of not in tensors)
+    if foreign:
+        raise UseError(
+            f"{path} holds {', '.join(foreign)} in its metadata, which the run did not write: the "
+            "claim covers the weights, and no words that were put beside them",
+            hint="save the model anew with `private.save()`",
+        )

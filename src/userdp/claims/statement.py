@@ -91,9 +91,10 @@ def _digests(folder: Path) -> dict[str, str]:
     """
     places = {one.relative_to(folder).as_posix(): one for one in folder.rglob("*")}
     return {
-        place: files.digest_of_file(path)
+        # A link to a folder, or to nothing, has no digest: no statement speaks of one.
+        place: files.digest_of_file(path) if path.is_file() else ""
         for place, path in sorted(places.items())
-        if path.is_file()
+        if (path.is_file() or path.is_symlink())
         and place not in (STATEMENT, ENVELOPE, ".gitattributes")
         and not place.startswith(".cache/huggingface/")
     }
