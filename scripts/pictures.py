@@ -30,6 +30,7 @@ from userdp.core.codec import encode
 from userdp.data.splits import Split
 from userdp.data.user_store import UserStore
 from userdp.ledger import StoreLedger
+from userdp.ledger.lines import Declare
 from userdp.training.evaluation import evaluate_splits
 from userdp.training.loop import train
 from userdp.training.opening import constants_digest
@@ -58,15 +59,10 @@ def make_runs(work: Path) -> list[Path]:
     }
     if not (work / "store").exists():
         userdp.prepare(PACKAGES, out=work / "store", **PREPARED)
-        prices = [plan.guarantee() for plan in plans.values()]
         ledger = StoreLedger(work / "store")
-        ledger.declare_total(
-            sum(price.epsilon for price in prices) * (1 + 1e-12),
-            sum(price.delta for price in prices) * (1 + 1e-12),
-        )
         store = UserStore.open(work / "store")
         for plan in plans.values():  # all fixed before any ran, so that none inherits another
-            ledger.declare(constants_digest(plan, encode(CONFIG), store))
+            ledger.append(Declare(constants=constants_digest(plan, encode(CONFIG), store)))
     store = UserStore.open(work / "store")
     for name, plan in plans.items():
         if not (work / name).exists():

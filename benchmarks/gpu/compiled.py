@@ -1,7 +1,7 @@
 """What `torch.compile` is worth to either side.
 
 The engines watch torch's functions as they are called, so a compiled model runs under them as it is
-written (`userdp.gradients.eager.eagerly`): right, and no faster. The ordinary pass can be
+written (`userdp.gradients.modes.eagerly`): right, and no faster. The ordinary pass can be
 compiled, its model alone or with its loss, and the faster of the two is then what privacy is to be
 paid for against: ``ratio_to_compiled``.
 """
