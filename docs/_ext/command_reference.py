@@ -20,7 +20,7 @@ def _write(path: Path, text: str) -> None:
 
 def _page(name: str) -> str:
     """What a command does, all that it takes, and a line to try."""
-    from userdp.cli.commands import options_of, told_of
+    from userdp.cli.parsing import options_of, told_of
 
     options, (told, example) = options_of(name), told_of(name)
     rows = [f"| `{one.shown}` | {one.meaning.replace('|', '&#124;')} |" for one in options]
@@ -35,7 +35,7 @@ def _page(name: str) -> str:
 
 def _generate(sphinx: Sphinx) -> None:
     """All pages, before Sphinx looks for sources."""
-    from userdp.cli.commands import NAMES, first_line
+    from userdp.cli.parsing import NAMES, first_line
 
     folder = Path(sphinx.srcdir) / "reference" / "commands"
     folder.mkdir(parents=True, exist_ok=True)

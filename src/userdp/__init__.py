@@ -22,23 +22,18 @@ from userdp.version import __version__
 
 if TYPE_CHECKING:
     from userdp.commands.account import account
-    from userdp.commands.audit import audit
-    from userdp.commands.budget import budget
+    from userdp.commands.answers import Run, claim
+    from userdp.commands.audit import audit, selftest
     from userdp.commands.dedup import dedup
+    from userdp.commands.demo import demo
     from userdp.commands.evaluate import evaluate
     from userdp.commands.export import export
     from userdp.commands.federate import federate
-    from userdp.commands.forget import forget
     from userdp.commands.generate import generate
-    from userdp.commands.members import members
     from userdp.commands.plan import plan
     from userdp.commands.prepare import prepare
     from userdp.commands.report import report
-    from userdp.commands.run import Run, claim
-    from userdp.commands.score import score
-    from userdp.commands.selftest import selftest
-    from userdp.commands.settle import settle
-    from userdp.commands.stats import stats
+    from userdp.commands.store import budget, forget, members, score, settle, stats
     from userdp.commands.train import train
     from userdp.commands.tune import tune
     from userdp.commands.verify import verify
@@ -54,7 +49,9 @@ if TYPE_CHECKING:
 
 _ELSEWHERE = {
     "core.clip": ("Clip",),
-    "commands.run": ("Run", "claim"),
+    "commands.answers": ("Run", "claim"),
+    "commands.audit": ("audit", "selftest"),
+    "commands.store": ("budget", "forget", "members", "score", "settle", "stats"),
     "data.user_store": ("UserStore",),
     "noise": ("Gaussian",),
     "plans": ("Plan",),
@@ -70,9 +67,9 @@ __all__ = [
     "Clip", "FailureError", "Gaussian", "Interrupted", "PlainPlan", "Plan", "PoissonExamples",
     "PoissonUsers", "PrivateOptions", "Run", "RunOptions", "TrainConfig", "UseError",
     "UserLevelMixin", "UserLevelSFTTrainer", "UserLevelTrainer", "UserStore", "UserdpError",
-    "UserdpWarning", "__version__", "account", "audit", "budget", "claim", "dedup", "evaluate",
-    "export", "federate", "forget", "generate", "make_private", "members", "plan", "prepare",
-    "report", "score", "selftest", "settle", "stats", "train", "tune", "verify",
+    "UserdpWarning", "__version__", "account", "audit", "budget", "claim", "dedup", "demo",
+    "evaluate", "export", "federate", "forget", "generate", "make_private", "members", "plan",
+    "prepare", "report", "score", "selftest", "settle", "stats", "train", "tune", "verify",
 ]  # fmt: skip
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from userdp.cli import output
 from userdp.cli.app import run
-from userdp.cli.commands import COMMANDS, NAMES, first_line, options_of
+from userdp.cli.parsing import COMMANDS, NAMES, first_line, options_of
 from userdp.commands.train import sections
 from userdp.plans.resolved import PlanFields, resolve
 from userdp.training.config import RunOptions, TrainConfig

@@ -9,7 +9,7 @@ import pytest
 from tests.cli.test_train import MODEL, PLAN, prepared, store
 from tests.training.test_interrupts import SignalIn
 from tests.training.toy import attempts
-from userdp.cli.failures import last_words
+from userdp.cli.app import say_how_to_go_on
 from userdp.core.errors import Interrupted
 from userdp.training import loop
 
@@ -66,11 +66,11 @@ def test_any_command_ends_with_130_and_its_own_line(monkeypatch, userdp, number)
 )
 def test_the_line_that_goes_on(line, again, capsys):
     words = line.split()
-    last_words(STOPPED, words[0], words)
+    say_how_to_go_on(STOPPED, words[0], words)
     assert capsys.readouterr().err == f"interrupted after step 1 of 2; {again}"
 
 
 def test_of_several_processes_one_says_it(monkeypatch, capsys):
     monkeypatch.setenv("RANK", "1")
-    last_words(STOPPED, "train", ["train", "store"])
+    say_how_to_go_on(STOPPED, "train", ["train", "store"])
     assert capsys.readouterr().err == ""

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import userdp
-from userdp.cli.commands import NAMES, options_of
+from userdp.cli.parsing import NAMES, options_of
 
 ROOT = Path(__file__).parents[2]
 

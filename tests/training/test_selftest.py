@@ -19,7 +19,7 @@ from tests.speed import fast_then_slow
 from tests.training.selftest_jobs import FAULTS, failing, tiny_model
 from tests.training.worlds import run_world
 from userdp.cli.output import in_words
-from userdp.commands import selftest as command
+from userdp.commands import audit as command
 from userdp.gradients import ENGINES, Engine
 from userdp.gradients import noise as drawing
 from userdp.training.selftest import INVARIANTS, Scene, SelftestConfig, run_selftest

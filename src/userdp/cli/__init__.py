@@ -1,1 +1,1 @@
-"""The command line: parse, call, print. Nobody imports it; one file per command."""
+"""The command line: parse, call, print. No other room imports it."""

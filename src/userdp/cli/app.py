@@ -1,14 +1,22 @@
-"""The program ``userdp``: it runs a line of arguments and gives an exit status."""
+"""The program ``userdp``: it runs one line of arguments, and gives an exit status.
+
+A command that failed says what happened, why it matters and the way out; one that was interrupted
+names the line that goes on. Only a fault of the program itself ends in a traceback.
+"""
 
 from __future__ import annotations
 
+import errno
+import json as json_library
 import logging
 import os
+import shlex
 import sys
 import warnings
 from collections.abc import Sequence
+from typing import Any
 
-from userdp.cli.commands import (
+from userdp.cli.parsing import (
     COMMON,
     NAMES,
     arguments_of,
@@ -17,12 +25,23 @@ from userdp.cli.commands import (
     help_of,
     settings_of,
 )
-from userdp.cli.failures import fail, failure_of, last_words, show_warning
+from userdp.commands.progress import say
 from userdp.core.environment import PASSIVE_WAITING
-from userdp.core.errors import Interrupted, UseError, UserdpWarning
+from userdp.core.errors import FailureError, Interrupted, UseError, UserdpError, UserdpWarning
 from userdp.core.hints import closest, likely
 from userdp.core.interrupts import terminable
+from userdp.core.out_of_memory import ran_out_of_memory
 from userdp.version import __version__
+
+_NO_PLACE = "free some space, or choose another place with --out"
+_REFUSED = {
+    errno.EIO: "the disk or its connection fails: check it, and give the command again",
+    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT, errno.EFBIG), _NO_PLACE),
+    **dict.fromkeys((errno.EACCES, errno.EROFS, errno.EISDIR), _NO_PLACE),
+}
+"""What the system may answer whatever the program does, and the way out."""
+_RESUMED = ("train", "tune", "federate")
+"""Commands that go on with ``--resume``; others, such as the demo, may run one of them."""
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -46,17 +65,22 @@ def run(arguments: Sequence[str]) -> int:
 
         with terminable(), warnings.catch_warnings():
             warnings.simplefilter("always", UserdpWarning)
-            warnings.showwarning = show_warning
+            warnings.showwarning = _show_warning
             given = arguments_of(command, line[command.count(" ") + 1 :], common.config)
             return show_answer(function_of(command)(**given), command, json=json)
     except KeyboardInterrupt as error:
-        last_words(error, command, arguments)
+        say_how_to_go_on(error, command, arguments)
         return Interrupted.exit_status
-    except Exception as error:  # sorted by `failure_of`; what it does not know is raised again
-        failure = failure_of(error, command)
-        if failure is None:  # a fault of the program: its trace is what helps to mend it
+    except Exception as error:
+        failure = _failure_of(error)
+        if failure is None:  # a fault of the program: its traceback is what helps to mend it
             raise
-        return fail(failure, json=json)
+        if json:
+            reason = {"error": failure.message, "hint": failure.hint}
+            print(json_library.dumps({**reason, "status": failure.exit_status}))
+        else:
+            say(f"error: {failure.message}" + (f"\nhint: {failure.hint}" if failure.hint else ""))
+        return failure.exit_status
 
 
 def main() -> None:
@@ -71,6 +95,50 @@ def main() -> None:
     # `peft` loads it wherever it is installed, and it then misses kernels that nothing here uses.
     logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
     sys.exit(run(sys.argv[1:]))
+
+
+def say_how_to_go_on(
+    error: KeyboardInterrupt, command: str | None, arguments: Sequence[str]
+) -> None:
+    """Print where an interrupt left things, and the line that goes on.
+
+    Of several processes of a run only the first one says it.
+    """
+    if os.environ.get("RANK", "0") != "0":
+        return
+    place, line = "interrupted", f"userdp {shlex.join(arguments)}"
+    if isinstance(error, Interrupted):
+        place = error.message
+        if error.resume and command in _RESUMED:
+            # A further charge was made; repeated, it would charge the whole plan once more.
+            line = line.replace(" --set run.charge_again=true", "").replace(" --resume", "")
+            say(f"{place}; go on with: {line} --resume")
+            return
+    say(f"{place}; run it again: {line}")
+
+
+def _failure_of(error: Exception) -> UserdpError | None:
+    """What to say of an error; None of one that is a fault of the program itself."""
+    if isinstance(error, UserdpError):
+        return error
+    if isinstance(error, OSError) and error.errno in _REFUSED:
+        where = f" ({error.filename})" if error.filename else ""
+        message = f"the machine refused: {error.strerror}{where}"
+        return FailureError(message, hint=_REFUSED[error.errno])
+    if ran_out_of_memory(error):  # its words tell how much: the size of a cohort, say
+        return FailureError(
+            "memory ran out; what was charged before stays charged",
+            hint="go on, or begin again, with more memory for this process",
+        )
+    return None
+
+
+def _show_warning(message: Warning | str, *others: Any, **options: Any) -> None:
+    """As `warnings.showwarning`: ours in the words of the command line, others as they are."""
+    if isinstance(message, UserdpWarning):
+        say(f"warning: {message.message}")
+    else:
+        sys.stderr.write(warnings.formatwarning(message, *others[:3]))
 
 
 def _no_command(line: Sequence[str]) -> UseError:

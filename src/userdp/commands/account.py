@@ -12,7 +12,7 @@ from typing import Any, Literal
 from userdp.accounting.accountants import Accountant, calibrate, epsilon_by
 from userdp.accounting.bracket import Bracket
 from userdp.claims import Claim
-from userdp.commands.answer import ASIDE, INNER, Answer
+from userdp.commands.answers import ASIDE, INNER, Answer
 from userdp.commands.setting import Section, read, refuse, samplings
 from userdp.core.clip import Clip
 from userdp.core.codec import encode

@@ -1,4 +1,8 @@
-"""``userdp.audit``: attack a run, repeat it with canaries, and hold it against its claim."""
+"""``userdp audit`` and ``userdp selftest``: what a run and this machine keep of what is claimed.
+
+An audit attacks a finished run, repeats it with canaries and compares it with its claim. A
+self-test checks the mechanism of private steps on this machine, with random tokens and no data.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +11,13 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from userdp.auditing.audit_run import Attacks, audit_run
+from userdp.commands.answers import Place, folder_of
 from userdp.commands.progress import shown
-from userdp.commands.run import Place, folder_of
 from userdp.core.interrupts import told
 from userdp.core.stages import Progress
 from userdp.data.user_store import UserStore
+from userdp.training.distributed import joined
+from userdp.training.selftest import SelftestConfig, run_selftest
 
 
 def audit(
@@ -54,3 +60,27 @@ def audit(
     with told(left, resume=False, always=True), shown(progress) as bar:
         values = audit_run(path, UserStore.open(Path(store)), chosen, device=device, progress=bar)
     return {"run": str(path), "operator_only": True, **values}
+
+
+def selftest(
+    *, config: SelftestConfig | None = None, **options: Annotated[Any, SelftestConfig]
+) -> dict[str, Any]:
+    """Check that private steps are right on this machine.
+
+    It uses random tokens and no data: gradients against plain autograd, the sensitivity, the
+    noise's deviation, tail and grid; under torchrun of what the processes do together. The exit
+    status is 1 if an invariant does not hold.
+
+    Example::
+
+        userdp selftest --model bundled
+
+    Args:
+        config: what to test; in its place, its fields as keywords.
+        options: fields of `SelftestConfig`, such as ``model``.
+
+    Returns:
+        Each check with what it measured, and whether all ``passed``.
+    """
+    with joined():
+        return run_selftest(config or SelftestConfig(**options))

@@ -9,9 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from userdp.commands.answer import INNER, Answer
+from userdp.commands.answers import INNER, Answer, Place, folder_of
 from userdp.commands.progress import shown
-from userdp.commands.run import Place, folder_of
 from userdp.commands.setting import Section, read, refuse, section_of
 from userdp.core.errors import UseError
 from userdp.core.interrupts import told as told_of
@@ -111,7 +110,7 @@ def evaluate(
     Raises:
         UseError: an argument is out of range, or nothing may be released of this model.
     """
-    require_count("--micro-batch", micro_batch)  # before a look is noted in the store's ledger
+    require_count("micro_batch", micro_batch)  # before a look is noted in the store's ledger
     choose_device(device)
     path = folder_of(run)
     local = read(settings, sections())["local"]

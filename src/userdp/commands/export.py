@@ -19,8 +19,7 @@ from userdp.claims.statement import (
 )
 from userdp.claims.verify import run_differs
 from userdp.claims.verify import verify as checked_export
-from userdp.commands.answer import Answer
-from userdp.commands.run import Place, path_of
+from userdp.commands.answers import Answer, Place, path_of
 from userdp.core import files
 from userdp.core.errors import FailureError, UseError
 from userdp.ledger import RunFolder, RunRecord, journal

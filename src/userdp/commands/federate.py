@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from userdp.claims import Claim
-from userdp.commands.answer import Answer
+from userdp.commands.answers import Answer
 from userdp.commands.prepare import written_by
 from userdp.commands.progress import say, shown
 from userdp.commands.setting import Section, read, section_of

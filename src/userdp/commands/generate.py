@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from userdp.claims import Claim, claim
-from userdp.commands.answer import INNER, Answer
+from userdp.commands.answers import INNER, Answer, Place, folder_of
 from userdp.commands.progress import shown
-from userdp.commands.run import Place, folder_of
 from userdp.core.codec import digest
 from userdp.core.files import OPERATOR_FILE, SHAREABLE_FILE, require_new, write_file, write_json
 from userdp.core.interrupts import told

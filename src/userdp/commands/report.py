@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from userdp.claims import Claim
-from userdp.commands.answer import Answer
-from userdp.commands.run import Place, folder_of
+from userdp.commands.answers import Answer, Place, folder_of
 from userdp.commands.setting import refuse
 from userdp.core.files import OPERATOR_FILE, SHAREABLE_FILE, require_new, write_file
 from userdp.reporting.facts import About, Facts, read_runs, read_store_total

@@ -15,7 +15,7 @@ from userdp.core.errors import UseError, warn
 from userdp.training.config import PlainPlan, RunOptions, TrainConfig, changed, train_config
 
 if TYPE_CHECKING:  # what the help does not need is imported where it is used
-    from userdp.commands.run import Run
+    from userdp.commands.answers import Run
     from userdp.core.stages import Progress
     from userdp.data.user_store import UserStore
     from userdp.plans import Plan
@@ -99,8 +99,8 @@ def train(
         Interrupted: by Ctrl-C or SIGTERM; the step that was charged was finished and is in a
             checkpoint, from which ``resume`` goes on.
     """
+    from userdp.commands.answers import Run, claim
     from userdp.commands.progress import shown
-    from userdp.commands.run import Run, claim
     from userdp.core.stages import NoProgress
     from userdp.data.integrity import require_intact
     from userdp.data.user_store import UserStore

@@ -10,7 +10,7 @@ from typing import Any
 from userdp.claims import claim
 from userdp.claims.verify import Checked, kind_of
 from userdp.claims.verify import verify as check
-from userdp.commands.answer import INNER, Answer
+from userdp.commands.answers import INNER, Answer
 from userdp.commands.progress import shown
 from userdp.core.errors import UseError
 from userdp.core.stages import Progress

@@ -91,7 +91,10 @@ def require_small_delta(
         return what
     # Rounded to the nearest, as a proposal; what is then given is judged anew.
     rule = f"{rule_of(population):.1g}"
-    raise UseError(what, hint=f"give --delta {rule} (n^-1.1) or less; for a toy, allow_large_delta")
+    raise UseError(
+        what,
+        hint=f"give --delta {rule} (n^-1.1) or less; for a toy, --set run.allow_large_delta=true",
+    )
 
 
 def plan_with_small_delta(

@@ -1,16 +1,58 @@
-"""A finished run, as the functions of `userdp` hand it on."""
+"""What the commands return, and how a run is named.
+
+An answer is a frozen dataclass whose fields are the keys of ``--json``, or a dict of them.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from userdp.claims import Claim
 from userdp.claims import claim as claim_at
+from userdp.core.codec import plain
 from userdp.core.errors import UseError
 from userdp.data.user_store import UserStore
 from userdp.ledger import RunFolder
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+INNER = {"inner": True}
+"""Of a field that is a mapping, or has a `to_dict`: its values stand among the answer's own."""
+ASIDE = {"aside": True}
+"""Of a field that is no part of ``--json``."""
+
+
+class Answer:
+    """Base of what the commands return. The exit status is 1 where `passed` or `ok` is false."""
+
+    __slots__ = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """What ``--json`` prints: every field; one that is None by default is left out."""
+        told: dict[str, Any] = {}
+        # Each subclass is a dataclass, which a base cannot say.
+        for one in dataclasses.fields(self):  # type: ignore[arg-type]
+            value = plain(getattr(self, one.name))
+            if "inner" in one.metadata:
+                told |= value or {}
+            elif "aside" not in one.metadata and (value is not None or one.default is not None):
+                told[one.name] = value
+        return told
+
+    def rows(self) -> list[dict[str, Any]]:
+        """What it holds of several things, a row each."""
+        return []
+
+    def to_pandas(self) -> pd.DataFrame:
+        """`rows` as a data frame."""
+        import pandas as pd
+
+        return pd.DataFrame(self.rows())
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

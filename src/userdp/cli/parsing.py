@@ -1,9 +1,9 @@
-"""The commands of ``userdp``: each is one function of `userdp.commands`, read as it is.
+"""The line of a command: its options, its help, and the arguments that it gives to a function.
 
-`argparse` reads the line and prints the help. What an option is called, takes and means is in the
-function's signature and in the ``Args`` of its docstring, and nowhere else. A command is imported
-when it is called; of all others one line is read, from their text. So neither the list of commands
-nor the help of `train` waits for a library that is slow to load.
+Each command is a public function of `userdp`. Its signature says which options there are and which
+values they take, the ``Args`` of its docstring what they mean. `argparse` reads the line and prints
+the help. Only the command that is called is imported; the list of all commands takes their first
+lines from the source text. So no help waits for a library that is slow to load.
 """
 
 from __future__ import annotations
@@ -15,18 +15,19 @@ import inspect
 import json
 import os
 import re
+import sys
 import textwrap
 import tomllib
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
-from importlib import import_module, resources
+from importlib import resources
 from pathlib import Path
 from shutil import get_terminal_size
-from types import ModuleType
 from typing import Any, NoReturn, Union, get_args, get_origin, get_type_hints
 
+import userdp
 from userdp import commands
 from userdp.commands.setting import Section, Setting, documented
 from userdp.core.errors import UseError
@@ -47,13 +48,7 @@ _ABOUT = (
     "use, 130 interrupted: what was paid for is finished first, and the last line says how to go "
     "on.",
 )
-_ELSEWHERE = {
-    "--batch-size": "--micro-batch",
-    "--eps": "--epsilon",
-    "--lr": "--learning-rate",
-    "--noise": "--noise-multiplier",
-}
-"""Words of other tools, which are no misspelling of ours."""
+_OF_OTHER_TOOLS = {"--batch-size": "--micro-batch", "--lr": "--learning-rate"}
 _SEQUENCES = (Sequence, tuple)
 
 
@@ -121,8 +116,8 @@ class Parser(argparse.ArgumentParser):
         """Raise what is wrong with a line."""
         raise UseError(message.removeprefix("argument "), hint=f"see `{self.prog} --help`")
 
-    def list(self, heading: str, meanings: Mapping[str, str]) -> None:
-        """Show names and what they mean, under a heading of the help."""
+    def describe(self, heading: str, meanings: Mapping[str, str]) -> None:
+        """Add names and their meanings to the help, under a heading."""
         group = self.add_argument_group(heading)
         for name, meaning in meanings.items():
             group.add_argument(name, help=meaning.replace("%", "%%"))
@@ -142,20 +137,17 @@ def command_of(tokens: Sequence[str]) -> str | None:
     return next((name for name in NAMES if line.startswith(f"{name} ")), None)
 
 
-def module_of(name: str) -> ModuleType:
-    """Where a command is: its function, and what ``--set`` reaches."""
-    return import_module(f"{commands.__name__}.{name.split()[-1]}")
-
-
 def function_of(name: str) -> Callable[..., Any]:
-    """The function itself, as Python calls it."""
-    function: Callable[..., Any] = getattr(module_of(name), name.split()[-1])
+    """The public function of a command."""
+    function: Callable[..., Any] = getattr(userdp, name.split()[-1])
     return function
 
 
 def sections_of(name: str) -> Mapping[str, Section]:
-    """What ``--set`` reaches of a command."""
-    sections: Mapping[str, Section] = getattr(module_of(name), "sections", dict)()
+    """All that ``--set`` reaches in a command, by section; nothing where it has no ``--set``."""
+    if not any(one.name == "--set" for one in options_of(name)):
+        return {}
+    sections: Mapping[str, Section] = sys.modules[function_of(name).__module__].sections()
     return sections
 
 
@@ -185,7 +177,7 @@ def options_of(name: str) -> tuple[Option, ...]:
 
 def _option(of: Any, hint: Any, words: str, *, place: bool = False) -> Iterator[Option]:
     """The option of an argument or a field, unless a line cannot give its value."""
-    kinds = [*_members(hint)]
+    kinds = _members(hint)
     if str in kinds or not any(map(dataclasses.is_dataclass, kinds)):
         is_path = any(kind is Path or get_origin(kind) is os.PathLike for kind in kinds)
         yield Option(
@@ -198,13 +190,11 @@ def _option(of: Any, hint: Any, words: str, *, place: bool = False) -> Iterator[
         )
 
 
-def _members(hint: Any) -> Iterator[Any]:
-    """The types in a hint: of a union, and of a sequence, those of its members."""
-    if get_origin(hint) in (Union, types.UnionType, *_SEQUENCES):
-        for one in get_args(hint):
-            yield from _members(one)
-    else:
-        yield hint
+def _members(hint: Any) -> list[Any]:
+    """The types that a hint allows: the members of a union, and of a sequence."""
+    if get_origin(hint) not in (Union, types.UnionType, *_SEQUENCES):
+        return [hint]
+    return [kind for one in get_args(hint) for kind in _members(one)]
 
 
 class _Known(dict[str, Any]):
@@ -266,9 +256,9 @@ def arguments_of(name: str, line: Sequence[str], file: Path | None = None) -> di
 
 
 def _no_option(name: str, word: str, *, where: str = "") -> UseError:
-    """The error of an option that a command has not, with the one that was probably meant."""
+    """The error of an option that a command does not have, with the probable intention."""
     known = [*(one.name for one in options_of(name)), "--json", "--config", "--help"]
-    field, guess = word.removeprefix("--").replace("-", "_"), _ELSEWHERE.get(word)
+    field, guess = word.removeprefix("--").replace("-", "_"), _OF_OTHER_TOOLS.get(word)
     if guess not in known:
         at = next((at for at, fields in sections_of(name).items() if field in fields), None)
         guess = closest(word, known) if at is None else f"--set {at}.{field}=…"
@@ -312,14 +302,15 @@ def _in_words(value: Any) -> str:
 
 
 def first_line(name: str) -> str:
-    """The first line of the docstring of a command.
-
-    It is read from the text, so that a list of commands imports none of them.
-    """
-    name = name.split()[-1]
-    text = (resources.files(commands) / f"{name}.py").read_text(encoding="utf-8")
-    found = re.search(rf'(?m)^def {name}\((?:.|\n)*?:\n    """(.+)$', text)
+    """The first line of a command's docstring, read from the source text."""
+    found = re.search(rf'(?m)^def {name.split()[-1]}\((?:.|\n)*?:\n    """(.+)$', _source())
     return found[1] if found else ""
+
+
+@cache
+def _source() -> str:
+    files = (one for one in resources.files(commands).iterdir() if one.name.endswith(".py"))
+    return "".join(one.read_text(encoding="utf-8") for one in files)
 
 
 def told_of(name: str) -> tuple[list[str], str]:
@@ -335,7 +326,7 @@ def help_of(name: str | None) -> str:
         return parser_of(name).format_help()
     parser = Parser(usage="COMMAND", about=_ABOUT)
     for heading, names in COMMANDS.items():
-        parser.list(heading, {one: first_line(one) for one in names.split(", ")})
+        parser.describe(heading, {one: first_line(one) for one in names.split(", ")})
     parser.epilog = "Try: userdp demo --out demo"
     return parser.format_help()
 
@@ -348,5 +339,5 @@ def settings_of(name: str) -> str:
             field: f": {', '.join(one.choices)}" for field, one in fields.items() if one.choices
         }
         meanings = {field: one.meaning + values.get(field, "") for field, one in fields.items()}
-        parser.list(section, {f"{section}.{field}": told for field, told in meanings.items()})
+        parser.describe(section, {f"{section}.{field}": told for field, told in meanings.items()})
     return parser.format_help()
