@@ -16,7 +16,6 @@ from rich.console import Console
 
 import userdp
 from userdp.cli.output import in_words, show
-from userdp.commands.account import Priced
 from userdp.core.vocabulary import Adjacency, Guarantee, PrivacyUnit, delta_up, epsilon_up, round_up
 from userdp.reporting.rendering import delta_text
 
@@ -60,8 +59,8 @@ def test_a_short_delta_is_printed_as_it_was_written_and_a_headline_rounds_up() -
 
 def test_tables_with_one_formatter_for_all_numbers_round_delta_up() -> None:
     out = StringIO()
-    priced = Priced(values={"epsilon": 1.0, "delta": 1.0000000049e-6})
-    show(in_words(priced, "account", priced.values), console=Console(file=out))
+    priced = {"epsilon": 1.0, "delta": 1.0000000049e-6}
+    show(in_words(priced, "account"), console=Console(file=out))
     assert "1.00001e-06" in out.getvalue()
     assert delta_text(AWKWARD, 6) == "1.00001e-6"
 

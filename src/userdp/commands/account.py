@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import math
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 from userdp.accounting.accountants import Accountant, calibrate, epsilon_by
-from userdp.accounting.bracket import Bracket
 from userdp.claims import Claim
-from userdp.commands.answers import ASIDE, INNER, Answer
 from userdp.commands.setting import Section, read, refuse, samplings
 from userdp.core.clip import Clip
 from userdp.core.codec import encode
@@ -25,19 +21,6 @@ from userdp.plans.small_delta import require_small_delta
 from userdp.sampling import SAMPLINGS, Sampling
 
 AccountantName = Literal["contour", "rdp", "group-privacy", "group-privacy-vadhan", "dp-accounting"]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Priced(Answer):
-    """What a mechanism or a ledger costs.
-
-    Args:
-        values: by name: ε, δ, the mechanism, and what was asked for beside.
-        claim: of a ledger.
-    """
-
-    values: Mapping[str, Any] = field(metadata=INNER)
-    claim: Claim | None = field(default=None, metadata=ASIDE)
 
 
 def account(
@@ -54,7 +37,7 @@ def account(
     accountant: AccountantName | None = None,
     proof: bool = False,
     settings: Sequence[str] = (),
-) -> Priced:
+) -> Claim | dict[str, Any]:
     """Price a mechanism or a ledger, or find the least noise.
 
     No data is read. Noise and delta give epsilon, noise and epsilon give delta, epsilon and delta
@@ -77,58 +60,81 @@ def account(
         epsilon: the budget; or, beside the noise, where delta is asked for.
         population: the declared number of units: a bound on the store for sampling of a fixed size,
             and what delta is judged by.
-        accountant: contour (certified, exact; the default), or a second opinion. With a ledger: of
-            the steps that it charges, in place of the plan's own.
+        accountant: contour (certified, exact; the default), or a second opinion.
         proof: also prove the epsilon by ball arithmetic (needs the extra ``proof``): it encloses
             delta there once more, and fails if the accountant is contradicted.
         settings: a further constant of the sampling, as sampling.batch_size=64.
 
+    Returns:
+        The claim of the ledger; or epsilon and delta of the mechanism, and what it is, by name.
+
     Raises:
         UseError: something is missing, is said twice or says nothing.
     """
-    own = {"sampling_probability": sampling_probability, "group_size": group_size}
-    constants = {name: one for name, one in own.items() if one is not None}
-    constants |= read(settings, sections())["sampling"]
-    of_mechanism = (sampling, population, epsilon, noise_multiplier, steps, *constants.values())
-    refuse({
-        "--ledger says it all: leave the options of a mechanism out": ledger is not None
-        and any(one is not None for one in of_mechanism),
-    })  # fmt: skip
+    constants = read(
+        settings, sections(), "sampling", kind=sampling, group_size=group_size,
+        sampling_probability=sampling_probability,
+    )["sampling"]  # fmt: skip
     if ledger is not None:
-        return _of_ledger(Path(ledger), delta, accountant, proof=proof)
-    law = _sampling({"kind": sampling or "users", **constants}, population)
+        options = (steps, noise_multiplier, epsilon, population, accountant, *constants.values())
+        if proof or any(one is not None for one in options):
+            raise UseError("--ledger says it all: of the other options only --delta fits it")
+        return _claimed(Path(ledger), delta)
+    law = _sampling(constants, population)
     require_said({"steps": steps}, why="epsilon depends on it")
-    noise = Gaussian(multiplier=1.0 if noise_multiplier is None else noise_multiplier)
-    mechanism = law.price(noise, Clip(l2_norm=1.0), require_count("steps", steps or 0))
     refuse({
         "account needs two of --noise-multiplier, --delta and --epsilon (or --ledger PATH): the "
         "third is computed": [noise_multiplier, delta, epsilon].count(None) != 1,
         "--accountant computes epsilon, and --epsilon says it: leave one out": accountant
         and delta is None,
     })  # fmt: skip
+    noise = Gaussian(multiplier=1.0 if noise_multiplier is None else noise_multiplier)
+    mechanism = law.price(noise, Clip(l2_norm=1.0), require_count("steps", steps or 0))
+    goal: dict[str, float] = {}
     if delta is None:
         assert epsilon is not None
-        told = _answer(mechanism, mechanism.delta(epsilon), of="delta", at=epsilon, proof=proof)
-        return Priced(values=_facts(law, mechanism) | told)
-    _warn_of_delta(law, population, delta)
-    chosen, goal = Accountant(accountant or "contour"), dict[str, float]()
-    if epsilon is not None:
-        goal = {"target_epsilon": epsilon}
-        mechanism = calibrate(mechanism, **goal, target_delta=delta, accountant=chosen)
-    told = _answer(
-        mechanism, epsilon_by(chosen, mechanism, delta), of="epsilon", at=delta, proof=proof
-    )
-    return Priced(values=_facts(law, mechanism) | goal | told)
+        of, given, at, bracket = "delta", "epsilon", epsilon, mechanism.delta(epsilon)
+    else:
+        if population is not None:
+            counted = "users" if law.by_user else "examples"
+            warn(require_small_delta(delta, population, counted=counted, allow_large_delta=True))
+        by = Accountant(accountant or "contour")
+        if epsilon is not None:
+            goal = {"target_epsilon": epsilon}
+            mechanism = calibrate(mechanism, **goal, target_delta=delta, accountant=by)
+        of, given, at, bracket = "epsilon", "delta", delta, epsilon_by(by, mechanism, delta)
+    priced = {
+        "noise_multiplier": mechanism.noise_multiplier,
+        "steps": mechanism.steps,
+        **{name: value for name, value in encode(law).items() if name != "kind"},
+        "group_size": law.items,
+        "unit": "user",
+        "adjacency": str(law.adjacency),
+        "sampling": law.kind,
+        of: bracket.upper,
+        f"{of}_lower_bound": bracket.lower,
+        given: at,
+        **goal,
+        "accountant": bracket.accountant,
+    }
+    if bracket.note:
+        priced["note"] = bracket.note
+    if proof:
+        from userdp.accounting.proving import prove_delta, prove_epsilon
+
+        prove = prove_delta if delta is None else prove_epsilon
+        priced["proof"] = prove(mechanism, at, bracket)
+    return priced
 
 
 def sections() -> dict[str, Section]:
-    """What ``--set`` reaches."""
-    return {"sampling": samplings(without=("group_size", "sampling_probability"))}
+    """All that ``--set`` reaches."""
+    return {"sampling": samplings()}
 
 
 def _sampling(constants: dict[str, Any], population: int | None) -> Sampling:
-    """The sampling that is described; `UseError` names what is missing or stray."""
-    kind, group_size = str(constants.pop("kind")), constants.get("group_size")
+    """The described sampling; `UseError` names what is missing or stray."""
+    kind, group_size = str(constants.pop("kind", "users")), constants.get("group_size")
     law = SAMPLINGS.get(kind)
     if law is None or not law.covered:
         priced = [kind for kind, one in SAMPLINGS.items() if one.covered]
@@ -145,76 +151,12 @@ def _sampling(constants: dict[str, Any], population: int | None) -> Sampling:
     return law(**constants_of(law, constants))
 
 
-def _facts(sampling: Sampling, mechanism: Any) -> dict[str, Any]:
-    """What is printed of a mechanism beside ε and δ."""
-    values = encode(sampling)
-    return {
-        "noise_multiplier": mechanism.noise_multiplier,
-        "steps": mechanism.steps,
-        **{name: value for name, value in values.items() if name != "kind"},
-        "group_size": sampling.items,
-        "unit": "user",
-        "adjacency": str(sampling.adjacency),
-        "sampling": sampling.kind,
-    }
-
-
-def _answer(mechanism: Any, bracket: Bracket, *, of: str, at: float, proof: bool) -> dict[str, Any]:
-    """What an accountant says, with a proof where one is asked for.
-
-    Args:
-        mechanism: that is priced.
-        bracket: the answer.
-        of: what it is an answer of: "epsilon", at a delta, or "delta", at an epsilon.
-        at: that number.
-        proof: see `account`; it fails if the answer is contradicted.
-    """
-    given = "delta" if of == "epsilon" else "epsilon"
-    told: dict[str, Any] = {of: bracket.upper, f"{of}_lower_bound": bracket.lower, given: at}
-    told |= {"accountant": bracket.accountant} | ({"note": bracket.note} if bracket.note else {})
-    if proof:
-        from userdp.accounting.proving import prove_delta, prove_epsilon
-
-        told["proof"] = (prove_epsilon if given == "delta" else prove_delta)(mechanism, at, bracket)
-    return told
-
-
-def _warn_of_delta(law: Sampling, population: int | None, delta: float) -> None:
-    if population is not None and delta:
-        counted = "users" if law.by_user else "examples"
-        warn(require_small_delta(delta, population, counted=counted, allow_large_delta=True))
-
-
-def _of_ledger(path: Path, delta: float | None, accountant: str | None, *, proof: bool) -> Priced:
-    """The claim of a ledger; by another accountant, or with a proof, of one mechanism.
-
-    A sum over several charges, or the price of a choice, has no mechanism that another accountant
-    could price.
-    """
+def _claimed(ledger: Path, delta: float | None) -> Claim:
+    """The claim of a ledger; `UseError` of a delta where nothing has one."""
     from userdp.claims import claim
 
-    claimed = claim(path, delta=delta)
-    guarantee, mechanism = claimed.guarantee, claimed.mechanism
-    if delta is not None and guarantee.delta == 0:
-        why = f"all that {path} charges has delta 0" if claimed.finite else claimed.headline
+    claimed = claim(ledger, delta=delta)
+    if delta is not None and claimed.guarantee.delta == 0:
+        why = f"all that {ledger} charges has delta 0" if claimed.finite else claimed.headline
         raise UseError(f"--delta says nothing here: {why}", hint="leave --delta out")
-    if (accountant or proof) and mechanism is None:
-        why = "nothing" if math.isinf(guarantee.epsilon) else claimed.composition
-        raise UseError(
-            f"--accountant and --proof ask of one mechanism, and the claim of {path} is of {why}",
-            hint="leave them out, or name the ledger of a single private run",
-        )
-    own = Bracket(lower=0.0, upper=guarantee.epsilon, accountant=guarantee.accountant)
-    bracket = own
-    if accountant and mechanism is not None:
-        bracket = epsilon_by(Accountant(accountant), mechanism, guarantee.delta)
-    told = _answer(mechanism, bracket, of="epsilon", at=guarantee.delta, proof=proof)
-    if (plan := claimed.plan) is not None:
-        _warn_of_delta(plan.sampling, plan.population, guarantee.delta)
-        if accountant:
-            told |= _facts(plan.sampling, mechanism)
-            second: Any = {"epsilon": bracket.upper, "accountant": bracket.accountant}
-            claimed = replace(claimed, guarantee=replace(guarantee, **second))
-    if bracket is own:
-        del told["epsilon_lower_bound"]
-    return Priced(values=claimed.to_dict() | told, claim=claimed)
+    return claimed

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
 INNER = {"inner": True}
 """Of a field that is a mapping, or has a `to_dict`: its values stand among the answer's own."""
-ASIDE = {"aside": True}
-"""Of a field that is no part of ``--json``."""
 
 
 class Answer:
@@ -40,7 +38,7 @@ class Answer:
             value = plain(getattr(self, one.name))
             if "inner" in one.metadata:
                 told |= value or {}
-            elif "aside" not in one.metadata and (value is not None or one.default is not None):
+            elif value is not None or one.default is not None:
                 told[one.name] = value
         return told
 
