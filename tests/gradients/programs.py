@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from userdp.gradients.certificate.places import FIRST, Place
+from userdp.gradients.certificate.places import Place
 from userdp.gradients.certificate.rows import Rows
 
 ROWS = 3
@@ -64,7 +64,8 @@ def step(draw: random.Random) -> Step:
         lambda x: x.unsqueeze(i),
         lambda x: x.squeeze(i),
         lambda x: x[some(x)],
-        lambda x: x.expand(2, *x.shape),
+        lambda x: x.reshape(random.Random(seed).sample(x.shape, x.dim())),
+        lambda x: x.expand(size, *x.shape),
         lambda x: x.repeat(*[1 + (n == abs(i)) for n in range(x.dim())]),
         lambda x: x.repeat_interleave(2, dim=i),
         lambda x: x.sum(i, keepdim=bool(k % 2)),
@@ -82,7 +83,7 @@ def step(draw: random.Random) -> Step:
         lambda x: x.norm(2, i),
         lambda x: torch.cat([x, x + 1], i),
         lambda x: torch.cat([x, constant(*x.shape)], i),
-        lambda x: torch.stack([x, x + 1], i),
+        lambda x: torch.stack([x] * ROWS, i),
         lambda x: x.split(size, i)[0],
         lambda x: x.chunk(2, i)[-1],
         lambda x: x.unbind(i)[0],
@@ -181,9 +182,10 @@ def copied(view: Callable[[Tensor], Tensor], value: Tensor, *, into: Tensor) -> 
     return into
 
 
-def follow(steps: list[Step], x: Tensor) -> tuple[Tensor, Place | None]:
+def follow(steps: list[Step], x: Tensor, dim: int = 0) -> tuple[Tensor, Place | None]:
+    """The result of ``steps`` and its place, where dimension ``dim`` of ``x`` counts the rows."""
     followed = Rows(ROWS)
-    followed.mark(x, FIRST)
+    followed.mark(x, Place(dim))
     torch.manual_seed(0)  # coins are the same whatever a row holds
     with Follow(followed):
         for one in steps:

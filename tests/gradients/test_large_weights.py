@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
 from torch import nn
 
-from tests.gradients.batches import as_they_come
 from tests.gradients.campaign.measure import without
 from tests.gradients.tiny import distance, length
 from tests.speed import fast_then_slow
 from userdp.gradients import Units, causal_lm_loss, get_engine
-from userdp.gradients.engines import passes
-from userdp.gradients.engines.passes import Pass
+from userdp.gradients.engines import batched, passes
+from userdp.gradients.engines.passes import PassShape
 from userdp.training.causal_models import new_model
 from userdp.training.config import TrainConfig
 
@@ -26,7 +27,7 @@ CASES = ((128, 3e3, 25, 12), (64, 1e4, 25, 12), (128, 3e3, 9, 6), (128, 3e4, 25,
 """Width of a model, how much its attention is scaled, units, most tokens of all but one of them."""
 
 
-def moves(cases: tuple[Case, ...], cohorts: int = 2) -> Iterator[tuple[float, float]]:
+def moves(cases: tuple[Case, ...]) -> Iterator[tuple[float, float]]:
     """How far one unit moves the sum, and how far all others' part of it, over C.
 
     The engine is asked about a friendly cohort first, at the weights of before.
@@ -38,7 +39,7 @@ def moves(cases: tuple[Case, ...], cohorts: int = 2) -> Iterator[tuple[float, fl
         with torch.no_grad():
             for layer in model.transformer.h:
                 layer.attn.c_attn.weight.mul_(scale)
-        for _ in range(cohorts):
+        for _ in range(2):
             everybody = cohort(draw, units, most)
             parts = (everybody, without(everybody, 0), everybody.select(0, 1))
             total, others, own = (
@@ -69,8 +70,13 @@ def test_invariant_3_weights_that_grow_do_not_let_one_unit_move_the_others(cases
 
 @pytest.mark.slow
 def test_invariant_3_twin_passes_as_wide_as_their_longest_row_are_caught(monkeypatch):
-    """If passes were as wide as their longest row; in those of fixed shape nobody moves."""
-    assert max(of_others for _, of_others in moves(CASES[:1], cohorts=2)) < 1e-4
-    monkeypatch.setattr(passes, "padded_width", lambda tokens: 32)
-    monkeypatch.setattr(Pass, "of", as_they_come)
-    assert max(of_others for _, of_others in moves(CASES[:1], cohorts=8)) > 0.02
+    """If passes were as wide as the cohort's longest row, and certified at that width."""
+    honest = passes.units_by_shape
+
+    def as_wide_as_the_longest(units: Units, *options: Any) -> dict[PassShape, list[int]]:
+        longest = int(units.lengths.max())
+        with patch.object(passes, "padded_width", lambda tokens: longest):
+            return honest(units, *options)
+
+    monkeypatch.setattr(batched, "units_by_shape", as_wide_as_the_longest)
+    assert max(of_others for _, of_others in moves(CASES[:1])) > 0.02
