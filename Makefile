@@ -39,7 +39,7 @@ $(STAMP): $(RUNTIME)
 	touch $@
 
 demo: $(RUNTIME)  ## prepare, plan, train ULS and ELS, evaluate and report, in about two minutes
-	$(BIN)/userdp demo --out $(DEMO) --overwrite
+	$(BIN)/userdp demo --out $(DEMO)
 
 # The linters run beside the tests, and say what they found behind them.
 test: $(STAMP)  ## linters, type checker, import rules, and a fast test of every kind, in about eight minutes

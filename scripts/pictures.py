@@ -16,7 +16,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from dataclasses import replace
 from datetime import date
 from pathlib import Path
 
@@ -25,15 +24,9 @@ from rich.terminal_theme import DEFAULT_TERMINAL_THEME
 from rich.text import Text
 
 import userdp
-from userdp.commands.demo import CONFIG, PACKAGES, PLANS, PREPARED
-from userdp.core.codec import encode
+from userdp.commands.demo import PACKAGES, PREPARED, RUNS, TRAINED
 from userdp.data.splits import Split
 from userdp.data.user_store import UserStore
-from userdp.ledger import StoreLedger
-from userdp.ledger.lines import Declare
-from userdp.training.evaluation import evaluate_splits
-from userdp.training.loop import train
-from userdp.training.opening import constants_digest
 
 IMAGES = Path(__file__).resolve().parents[1] / "docs" / "images"
 EPSILONS = (8.0, 2.0)
@@ -50,25 +43,21 @@ ABOUT = {
 
 def make_runs(work: Path) -> list[Path]:
     """ULS and ELS at two ε each, on docstrings, from the bundled model."""
-    plans = {
-        f"{name}-{epsilon:g}": replace(
-            plan, budget=replace(plan.budget, target_epsilon=epsilon)
-        ).calibrated()
+    runs = {
+        f"{name}-{epsilon:g}": TRAINED | sampled | {"epsilon": epsilon}
         for epsilon in EPSILONS
-        for name, plan in PLANS.items()
+        for name, sampled in RUNS.items()
     }
     if not (work / "store").exists():
-        userdp.prepare(PACKAGES, out=work / "store", **PREPARED)
-        ledger = StoreLedger(work / "store")
-        store = UserStore.open(work / "store")
-        for plan in plans.values():  # all fixed before any ran, so that none inherits another
-            ledger.append(Declare(constants=constants_digest(plan, encode(CONFIG), store)))
+        store = userdp.prepare(PACKAGES, out=work / "store", **PREPARED)
+        for name, options in runs.items():  # all fixed before any ran: so none inherits another
+            userdp.train(store, out=work / name, declare=True, **options)
     store = UserStore.open(work / "store")
-    for name, plan in plans.items():
+    for name, options in runs.items():
         if not (work / name).exists():
-            train(store, plan, CONFIG, out=work / name)
-            evaluate_splits(work / name, store, [Split.HELD_OUT_USERS], with_base=True)
-    return [work / name for name in plans]
+            userdp.train(store, out=work / name, **options)
+            userdp.evaluate(work / name, store=store, split=[Split.HELD_OUT_USERS])
+    return [work / name for name in runs]
 
 
 def chromium(*arguments: str) -> None:

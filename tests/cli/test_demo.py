@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.plans import changed_plan
 from userdp.cli.output import in_words, show
 from userdp.commands import demo
 from userdp.core.vocabulary import round_up
+from userdp.plans.resolved import PlanFields, resolve
 
 
 @pytest.fixture(scope="module")
@@ -22,15 +21,14 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def result(place: Path) -> dict[str, Any]:
-    tiny = {"steps": 2, "population": 24, "sampling_probability": 0.2, "noise_multiplier": 1.0}
+    tiny = {"model": "new", "layers": 1, "width": 16, "heads": 2, "steps": 2}
+    sizes = {"uls": {"cohort_size": 10}, "els": {"batch_size": 10}}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(demo, "PACKAGES", ("jinja2", "markupsafe"))
-        patch.setitem(demo.PREPARED, "max_users", 30)
-        patch.setitem(demo.PREPARED, "held_out_users", 0.2)
-        for name, plan in demo.PLANS.items():
-            patch.setitem(demo.PLANS, name, changed_plan(plan, **tiny))
-        shape = {"model": "new", "layers": 1, "width": 16, "heads": 2}
-        patch.setattr(demo, "CONFIG", replace(demo.CONFIG, **shape))
+        patch.setattr(demo, "PREPARED", demo.PREPARED | {"max_users": 30, "held_out_users": 0.2})
+        patch.setattr(demo, "TRAINED", demo.TRAINED | tiny)
+        for name, sampled in demo.RUNS.items():
+            patch.setitem(demo.RUNS, name, sampled | sizes[name] | {"population": 24})
         return demo.demo(out=place)
 
 
@@ -62,26 +60,23 @@ def test_every_stage_leaves_what_it_says(place, result, capsys) -> None:
     assert page.count('class="plot"') > public.count('class="plot"') >= 1
 
 
-@pytest.mark.slow
-def test_an_earlier_demo_is_replaced_only_when_asked_and_nothing_else_ever(
-    place, result, tmp_path, userdp
-) -> None:
-    before = (place / "demo.json").read_bytes()
-    status, _, err = userdp("demo", "--out", place)
-    assert (status, "--overwrite" in err) == (2, True)
-    (tmp_path / "thesis.txt").write_text("years of work", encoding="utf-8")
-    for out in (tmp_path, tmp_path / "thesis.txt"):
-        assert userdp("demo", "--out", out, "--overwrite")[0] == 2
-    assert (place / "demo.json").read_bytes() == before
-    assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
+def test_what_lies_at_the_place_stays(tmp_path, userdp) -> None:
+    file = tmp_path / "thesis.txt"
+    file.write_text("years of work", encoding="utf-8")
+    for out in (tmp_path, file):
+        assert userdp("demo", "--out", out)[0] == 2
+    assert list(tmp_path.iterdir()) == [file]
+    assert file.read_text(encoding="utf-8") == "years of work"
 
 
 def test_the_demos_plans_stay_within_epsilon_8_and_spend_the_same() -> None:
-    uls, els = demo.PLANS.values()
+    fixed = {name: demo.TRAINED[name] for name in ("epsilon", "delta", "steps", "l2_clip_norm")}
+    uls = resolve(chosen=PlanFields(**fixed, **demo.RUNS["uls"]))[0]
+    sampled = {**demo.RUNS["els"], "sampling": {"kind": "examples"}}
+    del sampled["settings"]
+    els = resolve(chosen=PlanFields(**fixed, **sampled))[0]
     for plan in (uls, els):
-        target = plan.budget.target_epsilon
-        assert target is not None
-        assert target * 0.99 < plan.guarantee().epsilon <= target <= 8
+        assert 7.8 < plan.guarantee().epsilon <= 7.9
         assert plan.budget.target_delta * plan.population < 0.2
     gradients = uls.denominator * uls.sampling.group_size * uls.steps
     assert gradients == pytest.approx(els.denominator * els.steps)
