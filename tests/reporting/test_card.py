@@ -16,7 +16,7 @@ from userdp.claims.parts import Condition, ConditionKind, Query
 from userdp.core.errors import UseError
 from userdp.reporting import rendering
 from userdp.reporting.assumptions import assumptions_of
-from userdp.reporting.card import CardFacts, base_model_on_hub, render_model_card
+from userdp.reporting.card import CardOptions, base_model_on_hub, render_model_card
 from userdp.reporting.facts import Facts, read_run
 from userdp.reporting.operator_part import read_operator
 from userdp.reporting.page import render_report
@@ -57,7 +57,7 @@ def test_the_front_matter_is_what_the_hub_reads(make_run: MakeRun) -> None:
     from huggingface_hub import ModelCard
 
     run = read_run(make_run("a: 'b'", releases=[RELEASE]))
-    given = CardFacts(license="mit", datasets=("org/letters",), tags=("code",))
+    given = CardOptions(license="mit", dataset=("org/letters",), tag=("code",))
     card = ModelCard(render_model_card(run, given)).data
     assert (card.library_name, card.license) == ("transformers", "mit")
     assert card.datasets == ["org/letters"]
@@ -69,11 +69,11 @@ def test_the_front_matter_is_what_the_hub_reads(make_run: MakeRun) -> None:
 
 
 @pytest.mark.parametrize(
-    "words", [{"license": "MIT license"}, {"base_model": "a/b/c"}, {"tags": ("a b",)}]
+    "words", [{"license": "MIT license"}, {"base_model": "a/b/c"}, {"tag": ("a b",)}]
 )
 def test_words_that_the_hub_does_not_know_are_refused(words) -> None:
     with pytest.raises(UseError, match="no name as the Hugging Face hub writes it"):
-        CardFacts(**words)
+        CardOptions(**words)
 
 
 def test_it_says_what_the_page_says(make_run: MakeRun) -> None:
@@ -86,7 +86,7 @@ def test_it_says_what_the_page_says(make_run: MakeRun) -> None:
     for said in ("userdp account --sampling examples", "userdp verify els", "| −0.2500 ± 0.0200 |"):
         assert said.replace("−", "-") in text
     assert "from_pretrained" in text
-    assert "safetensors" in render_model_card(facts, CardFacts(config=False, tokenizer=False))
+    assert "safetensors" in render_model_card(facts, files=())
 
 
 def test_a_run_without_a_claim_says_so(make_run: MakeRun) -> None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Annotated, Any
 
 from userdp.claims import Claim
 from userdp.claims.descent import followed
@@ -25,12 +25,7 @@ from userdp.core.errors import FailureError, UseError
 from userdp.ledger import RunFolder, RunRecord, journal
 from userdp.ledger.run_folder import LEDGER
 from userdp.plans import Plan
-from userdp.reporting.card import (
-    README,
-    CardFacts,
-    base_model_on_hub,
-    render_model_card,
-)
+from userdp.reporting.card import README, CardOptions, render_model_card
 from userdp.reporting.facts import Facts, read_run
 from userdp.reporting.page import render_report
 
@@ -61,11 +56,8 @@ def export(
     run: Place,
     *,
     out: str | Path,
-    base_model: str | None = None,
-    license: str | None = None,
-    dataset: Sequence[str] = (),
-    tag: Sequence[str] = (),
     sign: str | Path | None = None,
+    **card: Annotated[Any, CardOptions],
 ) -> Exported:
     """Write a folder of all that may leave of a finished run.
 
@@ -83,11 +75,8 @@ def export(
         run: a run or its folder: of training, of a loop or a trainer of your own, or the winner of
             a sweep.
         out: a new folder.
-        base_model: name of the base model on the hub, for the card; by default as the run noted it.
-        license: of the model, as the hub spells it: apache-2.0.
-        dataset: names on the hub of the training data, if it is public.
-        tag: for the card, beside its own.
         sign: a private key (PEM, Ed25519 say) that only you may read: signs the statement.
+        card: fields of `userdp.reporting.card.CardOptions`, such as ``license``.
 
     Raises:
         UseError: nothing is claimed of the run, it released no model, its folder holds something
@@ -101,16 +90,12 @@ def export(
             "never written over or into something else",
             hint="choose a new --out, or remove what is there",
         )
-    given = CardFacts(
-        base_model=base_model, license=license, datasets=tuple(dataset), tags=tuple(tag)
-    )
+    words = CardOptions(**card)
     key = None if sign is None else private_key(Path(sign))
-    record = followed(
-        RunRecord.read(folder.path)
-    )  # the run's ledger and its store's, each read once
+    record = followed(RunRecord.read(folder.path))  # reads the ledgers of run and store once
     facts = _released(record)
     with files.whole_folder(target, mode=_FOLDER) as place:
-        notes = _write(record, place, replace(facts, name=target.resolve().name), given)
+        notes = _write(record, place, replace(facts, name=target.resolve().name), words)
         payload = encoded(statement_of(place, facts.claim))
         files.write_file(place / STATEMENT, payload)
         if key is not None:
@@ -155,29 +140,23 @@ def _released(run: RunRecord) -> Facts:
     return facts
 
 
-def _write(run: RunRecord, target: Path, facts: Facts, given: CardFacts) -> list[str]:
+def _write(run: RunRecord, target: Path, facts: Facts, words: CardOptions) -> list[str]:
     """All files but the statement; returns what is to be known of them."""
     folder, ledger, lineage = run.folder, target / LEDGER, facts.claim.lineage
     files.write_file(ledger, run.data)
     journal.append(ledger, lambda _: run.found or ())
     copy_released(run, target, lineage)
-    card = replace(
-        given,
-        base_model=given.base_model or base_model_on_hub(facts),
-        config=(target / "config.json").exists(),
-        tokenizer=(target / "tokenizer.json").exists(),
-        adapter=(target / folder.adapter.name).exists(),
-    )
     facts = replace(facts, ledger_digest=files.digest_of_file(ledger))
     Plan.load(folder.plan).save(target / folder.plan.name)
     files.write_file(target / REPORT, render_report([facts]).encode())
-    files.write_file(target / README, render_model_card(facts, card).encode())
+    there = {path.name for path in target.iterdir()}
+    files.write_file(target / README, render_model_card(facts, words, files=there).encode())
     notes = []
     if any(one.kind is ConditionKind.CHOSEN for one in lineage.conditions):
         notes.append(
             "The claim does not cover a choice of this run among several: let `userdp tune` choose "
             "(docs/tuning.md)."
         )
-    if given.license is None:
+    if words.license is None:
         notes.append("The card names no license, without which nobody may use the model.")
     return notes

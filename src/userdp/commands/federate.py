@@ -10,7 +10,6 @@ from typing import Any
 
 from userdp.claims import Claim
 from userdp.commands.answers import Answer
-from userdp.commands.prepare import written_by
 from userdp.commands.progress import say, shown
 from userdp.commands.setting import Section, read, section_of
 from userdp.core.codec import encode
@@ -20,6 +19,7 @@ from userdp.core.interrupts import told
 from userdp.core.stages import NoProgress, Progress
 from userdp.data.records import Record, Tally
 from userdp.data.sources import InputOptions, open_source
+from userdp.data.sources.conversations import template_of
 from userdp.data.sources.source import SourceOptions
 from userdp.data.tokenize import StoreTokenizer
 from userdp.federated.algorithms import Declared
@@ -142,7 +142,7 @@ def federate(
     )  # fmt: skip
     named = None if model in ("bundled", "new") else Path(model)
     tokenizer = StoreTokenizer.load(named)
-    options = SourceOptions(**given["input"], **written_by(named))
+    options = SourceOptions(**given["input"], **template_of(named))
     given["model"] |= {"tokenizer_sha256": tokenizer.sha256, "vocab_size": tokenizer.vocab_size}
     records = _records(data, options)
     plan = FederationPlan.calibrated(

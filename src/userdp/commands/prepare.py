@@ -7,22 +7,19 @@ from pathlib import Path
 from typing import Any
 
 from userdp.commands.progress import shown
-from userdp.commands.setting import Section, read, refuse, section_of
-from userdp.core.errors import warn
-from userdp.core.files import read_json
+from userdp.commands.setting import Section, read, section_of
+from userdp.core.errors import UseError, warn
 from userdp.core.interrupts import held, told
 from userdp.core.stages import Progress
 from userdp.data.grouping import GroupingEngine
 from userdp.data.pipeline import append_records, prepare_store
 from userdp.data.sources import KINDS, InputOptions, Source, memory, open_source
+from userdp.data.sources.conversations import template_of
 from userdp.data.sources.source import SourceOptions
 from userdp.data.splits import SplitRule
 from userdp.data.tokenize import StoreTokenizer
 from userdp.data.user_store import UserStore
 from userdp.ledger import StoreLedger
-
-REQUIRED = "required"
-"""In place of a ledger's path: refuse to prepare a store that shares none."""
 
 
 def prepare(
@@ -84,8 +81,7 @@ def prepare(
         append: add to the store that lies there, which keeps its tokenizer, length and fractions.
         overwrite: replace the store that lies there; its privacy ledger is kept.
         ledger: a privacy ledger that other stores of the same people name too, so that what they
-            are charged adds up: a file, begun with the first charge. In a configuration file,
-            ledger = "required" refuses to prepare a store without one.
+            are charged adds up: a file, begun with the first charge.
         settings: what concerns only some kinds of source, as input.date=sent.
         progress: is told how far it is; by default a bar, or lines where stderr is no terminal.
         fields: the same as keywords, see `InputOptions`.
@@ -96,17 +92,14 @@ def prepare(
         Interrupted: by Ctrl-C or SIGTERM; the place is as it was.
     """
     place = Path(out)
-    refuse({
-        "--append and --overwrite exclude each other: give one of them": append and overwrite,
-        "this configuration wants a privacy ledger that the stores of these people share: name "
-        "it with --ledger /path/to/ledger.jsonl": str(ledger) == REQUIRED,
-    })  # fmt: skip
+    if append and overwrite:
+        raise UseError("--append and --overwrite exclude each other: give one of them")
     shared = None if ledger is None else Path(ledger)
     if shared is not None:
         StoreLedger.require_shareable(place, shared)
     words = None if tokenizer is None else Path(tokenizer)
     given = read(settings, sections())["input"] | fields
-    template = written_by(place if append and words is None else words)
+    template = template_of(place if append and words is None else words)
     options = SourceOptions(user=user, text=text, **given, **template)
     records = _open(data, source, options)
     if records.loss_mask and options.chat_template is None:
@@ -139,28 +132,6 @@ def prepare(
 def sections() -> dict[str, Section]:
     """What ``--set`` reaches."""
     return {"input": section_of(InputOptions, without=("user", "text"))}
-
-
-def written_by(tokenizer: Path | None) -> dict[str, Any]:
-    """What conversations are written by: fields of `SourceOptions`, from a tokenizer's folder."""
-    if tokenizer is None:
-        return {}
-    folder = tokenizer if tokenizer.is_dir() else tokenizer.parent
-    file, beside = folder / "tokenizer_config.json", folder / "chat_template.jinja"
-    config: dict[str, Any] = {}
-    if file.is_file():
-        config = read_json(file, what="a tokenizer's settings", finite=False)
-    template = config.get("chat_template")
-    if isinstance(template, list):  # several by name
-        template = {one["name"]: one["template"] for one in template}.get("default")
-    if beside.is_file():
-        template = beside.read_text(encoding="utf-8")
-    named = [(name, config[name]) for name in _SPECIAL if config.get(name) is not None]
-    words = [(name, one["content"] if isinstance(one, dict) else one) for name, one in named]
-    return {"chat_template": template, "special_tokens": tuple(words)}
-
-
-_SPECIAL = ("bos_token", "eos_token", "unk_token", "pad_token")
 
 
 def _open(data: Any, kind: str | None, options: SourceOptions) -> Source:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,17 +25,14 @@ _TAG = re.compile(r"[A-Za-z0-9][\w.:+\-]{0,63}")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class CardFacts:
-    """What a card says beside a run's public facts: the operator's words, and what is exported.
+class CardOptions:
+    """The operator's words on a model card, beside the public facts of the run.
 
     Args:
-        base_model: its name on the hub; None if it is not from there.
-        license: as the hub spells it, such as ``apache-2.0``.
-        datasets: names on the hub of what the model was trained on, if it is public there.
-        tags: beside those that every card has.
-        config: the model is one of `transformers`; else only its weights are there.
-        tokenizer: there is one.
-        adapter: there are adapters, apart from the model that they are merged into.
+        base_model: name of the base model on the hub; by default as the run noted it.
+        license: of the model, as the hub spells it: apache-2.0.
+        dataset: names on the hub of the training data, if it is public.
+        tag: for the card, beside its own.
 
     Raises:
         UseError: one of the operator's words is nothing that the hub knows.
@@ -42,18 +40,15 @@ class CardFacts:
 
     base_model: str | None = None
     license: str | None = None
-    datasets: tuple[str, ...] = ()
-    tags: tuple[str, ...] = ()
-    config: bool = True
-    tokenizer: bool = True
-    adapter: bool = False
+    dataset: Sequence[str] = ()
+    tag: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         for option, values, pattern, example in (
             ("--base-model", (self.base_model,), _NAME_ON_HUB, "openai-community/gpt2"),
             ("--license", (self.license,), _LICENSE, "apache-2.0"),
-            ("--dataset", self.datasets, _NAME_ON_HUB, "HuggingFaceFW/fineweb"),
-            ("--tag", self.tags, _TAG, "code"),
+            ("--dataset", self.dataset, _NAME_ON_HUB, "HuggingFaceFW/fineweb"),
+            ("--tag", self.tag, _TAG, "code"),
         ):
             for value in values:
                 if value is not None and not pattern.fullmatch(value):
@@ -74,28 +69,38 @@ def base_model_on_hub(run: Facts) -> str | None:
     return named if sure and _NAME_ON_HUB.fullmatch(named) else None
 
 
-def render_model_card(run: Facts, card: CardFacts | None = None) -> str:
+def render_model_card(
+    run: Facts,
+    card: CardOptions | None = None,
+    *,
+    files: Collection[str] = ("config.json", "tokenizer.json"),
+) -> str:
     """``README.md`` of a run's released model: YAML front matter, then Markdown.
 
-    Guarantee: it is a function of ``run`` and ``card`` only. ``run`` holds nothing that the run's
+    Guarantee: it is a function of its arguments only. ``run`` holds nothing that the run's
     ε, or that of a release with a price of its own, does not cover; ``card`` nothing of anybody's
     text. Whatever the template prints is escaped, so that no name or setting becomes markup.
+
+    Args:
+        run: the public facts of the run.
+        card: the operator's words.
+        files: names of what is exported: the snippet loads the model by what is there.
     """
-    card = card or CardFacts()
+    card = card or CardOptions()
     constants = run.constants
     values = {
         "run": run,
-        "card": card,
+        "files": files,
         "assumptions": assumptions_of([run]),
         "constants": Table(columns=("Constant", "Value"), rows=[r[:2] for r in constants.rows]),
         "verify_command": f"userdp verify {shlex.quote(run.name)}",
         "version": __version__,
     }
     text = render_markdown("model_card.md.j2", values)
-    return f"---\n{_head(run, card).to_yaml()}\n---\n\n{text}"
+    return f"---\n{_head(run, card, files).to_yaml()}\n---\n\n{text}"
 
 
-def _head(run: Facts, card: CardFacts) -> Any:
+def _head(run: Facts, card: CardOptions, files: Collection[str]) -> Any:
     """What the hub reads: the front matter."""
     from huggingface_hub import EvalResult, ModelCardData
 
@@ -113,11 +118,11 @@ def _head(run: Facts, card: CardFacts) -> Any:
     ]
     return ModelCardData(
         pipeline_tag="text-generation",
-        library_name="transformers" if card.config else None,
-        base_model=card.base_model,
+        library_name="transformers" if "config.json" in files else None,
+        base_model=card.base_model or base_model_on_hub(run),
         license=card.license,
-        datasets=list(card.datasets) or None,
-        tags=list(dict.fromkeys(("userdp", *tags, *card.tags))),
+        datasets=list(card.dataset) or None,
+        tags=list(dict.fromkeys(("userdp", *tags, *card.tag))),
         model_name=visible(run.name) if losses else None,
         eval_results=losses or None,
     )

@@ -30,11 +30,13 @@ import re
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from itertools import accumulate
+from pathlib import Path
 from typing import Any
 
 from jinja2 import TemplateError, TemplateSyntaxError
 
 from userdp.core.errors import UseError
+from userdp.core.files import read_json
 from userdp.data.records import MARKUP, TARGET, Drop
 from userdp.data.sources.parsing import Parser, Row, Table, record_of
 from userdp.data.sources.source import Entry, InputOptions, SourceOptions
@@ -51,8 +53,31 @@ _DEFAULT_TEMPLATE = (
 """``User: …``, a blank line, ``Assistant: …``, a blank line; used where a tokenizer has none."""
 _OPEN, _CLOSE = "\ue000", "\ue001"
 _PLACE = re.compile(f"{_OPEN}(\\d+){_CLOSE}")
+_SPECIAL = ("bos_token", "eos_token", "unk_token", "pad_token")
 Message = tuple[str, str]
 Pieces = tuple[tuple[int, int], ...]
+
+
+def template_of(tokenizer: Path | None) -> dict[str, Any]:
+    """How the model of a tokenizer's file or folder writes conversations: `SourceOptions` fields.
+
+    The file ``chat_template.jinja`` goes before the template in ``tokenizer_config.json``.
+    """
+    if tokenizer is None:
+        return {}
+    folder = tokenizer if tokenizer.is_dir() else tokenizer.parent
+    file, beside = folder / "tokenizer_config.json", folder / "chat_template.jinja"
+    config: dict[str, Any] = {}
+    if file.is_file():
+        config = read_json(file, what="a tokenizer's settings", finite=False)
+    template = config.get("chat_template")
+    if isinstance(template, list):  # several by name
+        template = {one["name"]: one["template"] for one in template}.get("default")
+    if beside.is_file():
+        template = beside.read_text(encoding="utf-8")
+    named = [(name, config[name]) for name in _SPECIAL if config.get(name) is not None]
+    words = [(name, one["content"] if isinstance(one, dict) else one) for name, one in named]
+    return {"chat_template": template, "special_tokens": tuple(words)}
 
 
 def as_conversations(table: Table, options: SourceOptions) -> Table:
