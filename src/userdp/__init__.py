@@ -21,8 +21,9 @@ from userdp.core.errors import FailureError, Interrupted, UseError, UserdpError,
 from userdp.version import __version__
 
 if TYPE_CHECKING:
+    from userdp.claims import claim
     from userdp.commands.account import account
-    from userdp.commands.answers import Run, claim
+    from userdp.commands.answers import Run
     from userdp.commands.audit import audit, selftest
     from userdp.commands.dedup import dedup
     from userdp.commands.demo import demo
@@ -49,7 +50,8 @@ if TYPE_CHECKING:
 
 _ELSEWHERE = {
     "core.clip": ("Clip",),
-    "commands.answers": ("Run", "claim"),
+    "claims": ("claim",),
+    "commands.answers": ("Run",),
     "commands.audit": ("audit", "selftest"),
     "commands.store": ("budget", "forget", "members", "score", "settle", "stats"),
     "data.user_store": ("UserStore",),

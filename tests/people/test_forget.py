@@ -225,7 +225,6 @@ def test_bad_use_changes_nothing(life, tmp_path):
     before = {path: path.read_bytes() for path in store.rglob("*") if path.is_file()}
     known = (*forget, str(store), "--user", USER, "--yes")
     for words in (
-        (*forget, str(store), "--user", ""),
         (*known, "--also", str(tmp_path / "nowhere")),
         (*forget, str(tmp_path / "nowhere"), "--user", USER),
     ):

@@ -7,7 +7,7 @@ A model's own size does not matter to the checks, so faults are planted in a tin
 from __future__ import annotations
 
 import random
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
@@ -63,7 +63,7 @@ def test_a_failure_names_the_invariant_and_the_engine(small: str, monkeypatch) -
 
     monkeypatch.setitem(ENGINES, "auto", ENGINES["reference"])
     monkeypatch.setitem(ENGINES, "reference", Engine(too_much))
-    found = command.selftest(config=replace(CONFIG, model=small))
+    found = command.selftest(**asdict(replace(CONFIG, model=small)))
     words = " ".join(part for part in in_words(found, "selftest") if isinstance(part, str))
     assert "Invariant 3 does not hold (reference)" in words
     assert not found["passed"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -35,7 +36,7 @@ from userdp.plans import Plan
 _LONGEST = 80
 
 
-def claim(of: Path | RunRecord | History, *, delta: float | None = None) -> Claim:
+def claim(of: str | os.PathLike[str] | RunRecord | History, *, delta: float | None = None) -> Claim:
     """The claim of a run or a store: of its folder, its ledger, or what was read of that.
 
     Guarantee: everything that the run released, or that was released of the store, satisfies the
@@ -46,7 +47,7 @@ def claim(of: Path | RunRecord | History, *, delta: float | None = None) -> Clai
     nothing. Where a run's folder holds a model, it is the one that the run released.
 
     Args:
-        of: a ledger, or the folder of a run or of a store; or one of them, read.
+        of: a run or a store, its folder or its ledger; or what was read of one of them.
         delta: of the whole, shared evenly by the parts that have one; each part's own by default.
 
     Raises:
@@ -55,7 +56,7 @@ def claim(of: Path | RunRecord | History, *, delta: float | None = None) -> Clai
     """
     if delta is not None:
         require_delta(delta)
-    read = _read(of) if isinstance(of, Path) else of
+    read = of if isinstance(of, RunRecord | History) else _read(Path(of))
     if isinstance(read, History):
         if not read.lines:
             raise UseError(

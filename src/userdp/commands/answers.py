@@ -6,15 +6,14 @@ An answer is a frozen dataclass whose fields are the keys of ``--json``, or a di
 from __future__ import annotations
 
 import dataclasses
+import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from userdp.claims import Claim
-from userdp.claims import claim as claim_at
 from userdp.core.codec import plain
 from userdp.core.errors import UseError
-from userdp.data.user_store import UserStore
 from userdp.ledger import RunFolder
 
 if TYPE_CHECKING:
@@ -71,6 +70,9 @@ class Run:
     steps: int
     seconds: float
 
+    def __fspath__(self) -> str:
+        return str(self.path)
+
     @property
     def model(self) -> Path:
         """The released weights, in the format of `transformers`, or of `peft` if they are alone."""
@@ -94,43 +96,11 @@ class Run:
         }
 
 
-class Opened(Protocol):
-    """A run of `userdp.make_private`."""
-
-    @property
-    def folder(self) -> RunFolder: ...
-
-
-Place = str | Path | Run | Opened
-"""A run, a loop's run, or the folder of one."""
-
-
-def path_of(run: Place) -> Path:
-    """The path of a run, whether or not anything is there."""
-    if isinstance(run, str | Path):
-        return Path(run)
-    return run.path if isinstance(run, Run) else run.folder.path
-
-
-def folder_of(run: Place) -> Path:
+def folder_of(run: str | os.PathLike[str]) -> Path:
     """The folder of a run; `UseError` where there is none."""
-    path = path_of(run)
+    path = Path(run)
     if not path.is_dir():
         raise UseError(
             f"there is no run at {path}", hint="name the folder that a run was trained in"
         )
     return path
-
-
-def claim(place: Place | UserStore, *, delta: float | None = None) -> Claim:
-    """``userdp.claim``: the claim of a run, of a store, or of a ledger.
-
-    Args:
-        place: a run, a `UserStore`, or the path of a run's or a store's folder or ledger.
-        delta: of the whole; each part's own by default.
-
-    Raises:
-        UseError: there is no ledger, or it was edited.
-    """
-    path = place.path if isinstance(place, UserStore) else path_of(place)
-    return claim_at(path, delta=delta)

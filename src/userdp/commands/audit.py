@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from userdp.auditing.audit_run import Attacks, audit_run
-from userdp.commands.answers import Place, folder_of
+from userdp.commands.answers import folder_of
 from userdp.commands.progress import shown
 from userdp.core.interrupts import told
 from userdp.core.stages import Progress
@@ -21,7 +21,7 @@ from userdp.training.selftest import SelftestConfig, run_selftest
 
 
 def audit(
-    run: Place,
+    run: str | os.PathLike[str],
     *,
     store: str | os.PathLike[str],
     device: str = "auto",
@@ -62,9 +62,7 @@ def audit(
     return {"run": str(path), "operator_only": True, **values}
 
 
-def selftest(
-    *, config: SelftestConfig | None = None, **options: Annotated[Any, SelftestConfig]
-) -> dict[str, Any]:
+def selftest(**options: Annotated[Any, SelftestConfig]) -> dict[str, Any]:
     """Check that private steps are right on this machine.
 
     It uses random tokens and no data: gradients against plain autograd, the sensitivity, the
@@ -76,11 +74,10 @@ def selftest(
         userdp selftest --model bundled
 
     Args:
-        config: what to test; in its place, its fields as keywords.
         options: fields of `SelftestConfig`, such as ``model``.
 
     Returns:
         Each check with what it measured, and whether all ``passed``.
     """
     with joined():
-        return run_selftest(config or SelftestConfig(**options))
+        return run_selftest(SelftestConfig(**options))

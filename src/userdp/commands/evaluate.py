@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from userdp.commands.answers import INNER, Answer, Place, folder_of
+from userdp.commands.answers import INNER, Answer, folder_of
 from userdp.commands.progress import shown
 from userdp.commands.setting import Section, read, refuse, section_of
 from userdp.core.errors import UseError
@@ -53,7 +53,7 @@ class Evaluated(Answer):
 
 
 def evaluate(
-    run: Place,
+    run: str | os.PathLike[str],
     *,
     store: str | os.PathLike[str],
     split: Sequence[Split] = (),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -19,7 +20,7 @@ from userdp.claims.statement import (
 )
 from userdp.claims.verify import run_differs
 from userdp.claims.verify import verify as checked_export
-from userdp.commands.answers import Answer, Place, path_of
+from userdp.commands.answers import Answer
 from userdp.core import files
 from userdp.core.errors import FailureError, UseError
 from userdp.ledger import RunFolder, RunRecord, journal
@@ -53,7 +54,7 @@ class Exported(Answer):
 
 
 def export(
-    run: Place,
+    run: str | os.PathLike[str],
     *,
     out: str | Path,
     sign: str | Path | None = None,
@@ -83,7 +84,7 @@ def export(
             else than it released, or ``out`` is there already.
         FailureError: the disk refused.
     """
-    folder, target = RunFolder(path_of(run)), Path(out)
+    folder, target = RunFolder(Path(run)), Path(out)
     if target.is_symlink() or target.exists():
         raise UseError(
             f"{target} is there already: an export holds just what one run released, so that it is "

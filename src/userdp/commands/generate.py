@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
 from userdp.claims import Claim, claim
-from userdp.commands.answers import INNER, Answer, Place, folder_of
+from userdp.commands.answers import INNER, Answer, folder_of
 from userdp.commands.progress import shown
 from userdp.core.codec import digest
 from userdp.core.files import OPERATOR_FILE, SHAREABLE_FILE, require_new, write_file, write_json
@@ -62,11 +63,10 @@ class Generated(Answer):
 
 
 def generate(
-    run: Place,
+    run: str | os.PathLike[str],
     *,
     out: str | Path | None = None,
     records: int = 10,
-    config: GenerateConfig | None = None,
     check: UserStore | str | Path | None = None,
     check_tokens: int = 20,
     overwrite: bool = False,
@@ -88,7 +88,6 @@ def generate(
         run: a finished run, or its folder.
         out: a new JSON Lines file; without it the texts are printed.
         records: how many texts.
-        config: how they are drawn; in its place, its fields as keywords.
         check: a store: count the texts that hold long stretches of its training text word for word,
             beside those of people the model never saw.
         check_tokens: tokens of the shortest stretch that counts.
@@ -107,7 +106,7 @@ def generate(
     record = RunRecord.read(path)
     claimed = claim(record)
     store = None if check is None else UserStore.open(Path(check))
-    how = config or GenerateConfig(**options)
+    how = GenerateConfig(**options)
     texts: list[GeneratedText] = []
     with told("before its end: no text was written", resume=False), shown(progress) as bar:
         bar.stage("sampling", records)

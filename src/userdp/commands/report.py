@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import date
@@ -9,7 +10,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from userdp.claims import Claim
-from userdp.commands.answers import Answer, Place, folder_of
+from userdp.commands.answers import Answer, folder_of
 from userdp.commands.setting import refuse
 from userdp.core.files import OPERATOR_FILE, SHAREABLE_FILE, require_new, write_file
 from userdp.reporting.facts import About, Facts, read_runs, read_store_total
@@ -49,7 +50,7 @@ _TOLD = ("run", "epsilon", "delta", "unit", "adjacency", "sampling", "steps", "s
 
 
 def report(
-    runs: Place | Sequence[Place],
+    runs: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
     *,
     out: str | Path | None = None,
     public: bool = False,

@@ -11,7 +11,7 @@ from typing import Any
 
 from userdp.accounting.filters import RenyiFilter
 from userdp.claims import claim as claim_at
-from userdp.commands.answers import INNER, Answer, Place, folder_of
+from userdp.commands.answers import INNER, Answer, folder_of
 from userdp.commands.progress import shown
 from userdp.core.codec import encode, plain
 from userdp.core.errors import UseError
@@ -127,7 +127,7 @@ def budget(
     }
 
 
-def settle(run: Place) -> dict[str, Any]:
+def settle(run: str | os.PathLike[str]) -> dict[str, Any]:
     """End an unfinished run: its price is then final.
 
     Under a budget with a filter (userdp store budget) the steps that did not run are given back, if
@@ -209,7 +209,7 @@ def members(
         UseError: no store is there, or nobody in it has this id.
     """
     opened = UserStore.open(place := Path(store), fixed_graph=True)
-    ledger, name = StoreLedger(place), None if user is None else person(user)
+    ledger, name = StoreLedger(place), None if user is None else _person(user)
     ledger.look("members")  # that nobody has this id is an answer too
     if name is not None:
         return Members(store=place, statement=statement_for(opened, name))
@@ -263,10 +263,8 @@ def forget(
             another process changes the store.
         FailureError: the disk refused.
     """
-    if not (name := person(user)):
-        raise UseError("a user's id is empty", hint="name the person: --user ID")
+    name, folders = _person(user), [Path(one) for one in also]
     with shown(progress) as bar:
-        folders = [Path(one) for one in also]
         return forget_user(Path(store), name, also=folders, yes=yes, progress=bar)
 
 
@@ -324,18 +322,10 @@ def score(
     return {**given, "operator_only": True, **scored}
 
 
-def person(user: str) -> str:
+def _person(user: str) -> str:
     """The id that ``user`` stands for; "-" stands for the first line of standard input.
 
     What is typed on a command line stands in the list of processes, where everybody on the machine
     may read it, and in the shell's history. Standard input does not.
     """
-    if user != "-":
-        return user
-    line = sys.stdin.readline()
-    if not line.strip():
-        raise UseError(
-            "--user - reads an id from standard input, and nothing came there",
-            hint="type the id and a new line, or pass a file of it: userdp ... --user - < FILE",
-        )
-    return line.removesuffix("\n").removesuffix("\r")
+    return sys.stdin.readline().rstrip("\r\n") if user == "-" else user

@@ -99,7 +99,8 @@ def train(
         Interrupted: by Ctrl-C or SIGTERM; the step that was charged was finished and is in a
             checkpoint, from which ``resume`` goes on.
     """
-    from userdp.commands.answers import Run, claim
+    from userdp.claims import claim
+    from userdp.commands.answers import Run
     from userdp.commands.progress import shown
     from userdp.core.stages import NoProgress
     from userdp.data.integrity import require_intact
@@ -209,7 +210,7 @@ def _begun(out: Path) -> tuple[Plan | PlainPlan, TrainConfig]:
     from userdp.plans import Plan
 
     folder = RunFolder(out)
-    options = folder.read_train() if folder.train.exists() else {}
+    options = folder.read_train()
     learned = train_config(options.get("learning", {}))
     if folder.plan.exists():
         return Plan.load(folder.plan), learned

@@ -79,6 +79,9 @@ class PrivateRun:
         users: the number of users that was declared beside the plan, if the plan does not hold it.
     """
 
+    def __fspath__(self) -> str:
+        return str(self.folder.path)
+
     def __init__(self, of: Training, *, users: int | None = None) -> None:
         assert isinstance(of.plan, Plan)
         model, optimizer, store, plan = of.model, of.optimizer, of.store, of.plan
