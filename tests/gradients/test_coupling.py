@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -11,10 +12,9 @@ from torch import Tensor, nn
 
 from tests.gradients.batches import reason_alone
 from tests.gradients.campaign import cases, losses, models
-from tests.gradients.campaign.drawn import Logits
 from tests.gradients.campaign.families import build as build_family
 from tests.gradients.campaign.models import renew
-from tests.gradients.tiny import VOCABULARY, Small, largest_move
+from tests.gradients.tiny import VOCABULARY, Logits, Small, largest_move
 from tests.speed import fast_then_slow
 from userdp.core.errors import UseError
 from userdp.gradients import Loss, Units, causal_lm_loss, get_engine
@@ -65,7 +65,7 @@ def counts_token_one(model: nn.Module, input_ids: Tensor, lengths: Tensor) -> Te
 
 COUPLED: list[tuple[str, Callable[[], nn.Module], Loss]] = [
     *cases.KINDS["coupled"],
-    ("a special token of the batch", models.Flattened, counts_token_one),
+    ("a special token of the batch", partial(models.toy, models.flattened), counts_token_one),
     ("experts of limited room", lambda: experts(3), causal_lm_loss),
     (
         "a look at the padding",

@@ -12,13 +12,12 @@ import torch
 from torch import nn
 
 from tests.gradients.batches import batched_sum
-from tests.gradients.campaign import cases, losses, models
+from tests.gradients.campaign import cases, models
 from tests.gradients.campaign.accidents import ACCIDENTS
-from tests.gradients.campaign.drawn import build_model, build_rows
 from tests.gradients.campaign.families import build
 from tests.gradients.campaign.jobs import Job, answered, wrong
 from tests.gradients.campaign.people import cohort
-from tests.gradients.tiny import distance
+from tests.gradients.tiny import distance, ragged
 from tests.speed import fast_then_slow
 from userdp.core.errors import UseError
 from userdp.gradients import ClippedSum, Loss, Units, causal_lm_loss, clipped_sum, get_engine
@@ -27,7 +26,6 @@ from userdp.gradients.certificate.rows import Rows
 from userdp.gradients.engines import batched, choice, layer
 from userdp.gradients.engines.certify import Certificate, Proving
 from userdp.gradients.engines.choice import why_alone
-from userdp.gradients.engines.following import NotCoveredError
 from userdp.gradients.engines.passes import PassShape
 from userdp.gradients.engines.tape import Tape
 from userdp.gradients.engines.task import Task
@@ -46,7 +44,7 @@ def _models_of_its_own() -> Iterator[None]:
 @pytest.mark.filterwarnings("ignore:.*gradient_checkpointing.*:FutureWarning")
 @pytest.mark.parametrize("number", fast_then_slow(range(24), fast=6))
 @pytest.mark.parametrize("engine", fast_then_slow(["auto", "reference"]))
-@pytest.mark.parametrize("kind", [*cases.KINDS, "dropout"])
+@pytest.mark.parametrize("kind", cases.KINDS)
 def test_invariant_3_and_14_one_unit_moves_the_sum_by_at_most_the_clip_norm(kind, engine, number):
     row = answered(Job(kind, engine, str(number)))
     assert not wrong(row), row
@@ -128,21 +126,6 @@ def test_adapters_go_to_linear_layers_and_to_nothing_that_routes() -> None:
     assert not any("out_proj" in name for name in linear_layers(build("mamba")))
 
 
-@pytest.mark.parametrize(
-    ("build", "loss"),
-    [
-        (models.HeadOnSelected, losses.on_selected),
-        (lambda: models.Routed(2, 2), losses.own_rows),
-        (models.Sorted, losses.own_rows),
-        (models.Pooled, losses.own_rows),
-    ],
-)
-def test_selections_are_given_back_to_the_reference_engine_whatever_their_count(build, loss):
-    for rows in ([[1, 2, 3, 4], [5, 6, 7, 8], [2, 2, 1, 7]], [[1, 2, 3, 4, 5, 6], [7, 8, 9, 1]]):
-        with pytest.raises(NotCoveredError, match=r"rows are not|numbers by|tipped by"):
-            batched_sum(build(), loss, Units.from_rows([[row] for row in rows]), l2_clip_norm=1.0)
-
-
 # Broken twins: whose a place is, told by shapes.
 
 
@@ -207,7 +190,7 @@ def forced(monkeypatch: pytest.MonkeyPatch, how: str) -> None:
 
 def summed(kind: str, items: float | None = None) -> Callable[[], ClippedSum]:
     """A sum whose masks are the same each time, if nobody draws more."""
-    model, units = build_model(kind, rate=0.5), Units.from_rows(build_rows((2, 1, 3, 1, 2)))
+    model, units = models.drawing(kind, 0.5), Units.from_rows(ragged((2, 1, 3, 1, 2)))
     limits = {"l2_clip_norm": 0.3, "item_clip_norm": items, "micro_batch": 4}
 
     def under_one_key() -> ClippedSum:
@@ -236,7 +219,7 @@ def test_invariant_14_what_is_computed_again_sees_the_masks_of_the_first_time(
 @pytest.mark.parametrize("engine", ["auto", "reference"])
 def test_invariant_14_twin_a_public_seed_is_caught(engine):
     """Who sits behind the user that leaves has other masks, and everybody can work out which."""
-    model, rows = build_model("tokens", rate=0.5), build_rows((1,) * 33)
+    model, rows = models.drawing("tokens", 0.5), ragged([1] * 33)
     norms = clipped_sum(model, causal_lm_loss, Units.from_rows(rows), l2_clip_norm=1.0).norms
     limits = {"l2_clip_norm": 0.9 * float(norms.min()), "micro_batch": 8}
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 from contextlib import suppress
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +14,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from tests.gradients.campaign.drawn import Toy, build_model, build_rows
+from tests.gradients.campaign.models import drawing
+from tests.gradients.tiny import ragged
 from userdp.core.errors import FailureError, UseError
 from userdp.gradients import Units, causal_lm_loss, get_engine
 from userdp.gradients.clipping import squared_norm
@@ -22,7 +24,7 @@ from userdp.gradients.model_randomness import (
     secret_randomness,
 )
 
-UNITS = Units.from_rows(build_rows((2, 1)))
+UNITS = Units.from_rows(ragged((2, 1)))
 
 
 def drawn(count: int = 4) -> tuple[list[float], list[float], list[float]]:
@@ -111,7 +113,7 @@ def test_a_generator_that_only_the_operation_shows_is_refused(engine):
         return causal_lm_loss(model, input_ids, lengths) * coin
 
     with pytest.raises(UseError, match="of its own"):
-        get_engine(engine)(build_model("gpt2"), loss, UNITS, l2_clip_norm=1.0)
+        get_engine(engine)(drawing("gpt2", 0.1), loss, UNITS, l2_clip_norm=1.0)
 
 
 # Activation checkpointing.
@@ -122,12 +124,12 @@ class Recomputed(nn.Module):
 
     def __init__(self, *, preserve: bool, host: bool = False) -> None:
         super().__init__()
-        self.inner = Toy("plain", 0.5)
+        self.inner: Any = drawing("plain", 0.5)
         self.preserve, self.host = preserve, host
 
     def forward(self, **inputs: Tensor) -> Tensor:
         def run(input_ids: Tensor) -> Tensor:
-            h = self.inner.tokens(input_ids) * (random.random() if self.host else 1.0)
+            h = self.inner.table(input_ids) * (random.random() if self.host else 1.0)
             return F.dropout(h, 0.5)
 
         h = checkpoint(

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tests.gradients.tiny import ragged, tiny, with_dropout
+from tests.gradients.tiny import ragged, tiny
 from tests.memory import ERRORS, Memory, MemoryLoss
 from tests.speed import fast_then_slow
 from userdp.core.errors import FailureError
@@ -140,7 +140,7 @@ def test_invariant_3_what_an_attempt_that_failed_left_is_put_back(name, model, u
 
 def test_invariant_14_masks_of_a_halved_pass_are_those_of_smaller_passes(units: Units) -> None:
     """Neither masks of the attempt that failed, nor any that hang on how far it came."""
-    computed = Computed("auto", with_dropout(), units)
+    computed = Computed("auto", tiny(dropout=0.1), units)
     for at in (0, computed.passes - 1):
         computed.memory.at = at
         found, half = computed.under_known_masks(), computed.room

@@ -218,7 +218,7 @@ def long_row() -> Iterator[Setup]:
 
 def over_width() -> Iterator[Setup]:
     """A long row shortens what all others add."""
-    model, short = models.Flattened(), [[[n, n + 1, 3]] for n in range(6)]
+    model, short = models.toy(models.flattened), [[[n, n + 1, 3]] for n in range(6)]
     models.renew(model, 1, scale=1.0)
     rest = get_engine("auto")(
         model.train(), losses.over_width, Units.from_rows(short), l2_clip_norm=1e6

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from tests.gradients import sharded_jobs as jobs
-from tests.gradients.campaign.engines import prepared
+from tests.gradients.campaign.measure import prepared
 from tests.gradients.tiny import Small, length
 from tests.training.worlds import run_world
 from userdp.core.errors import FailureError, UseError

@@ -5,22 +5,16 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from transformers import (
-    AutoModelForCausalLM,
-    GPT2Config,
-    GPTNeoXConfig,
-    LlamaConfig,
-    PretrainedConfig,
-    Qwen2Config,
-)
 from transformers.utils import logging
 
+from tests.gradients.campaign import families
 from userdp.gradients import ClippedSum, Units
 from userdp.gradients.clipping import squared_norm
 
@@ -30,47 +24,30 @@ VOCABULARY = 23
 Rows = list[list[list[int]]]
 Sum = ClippedSum | Mapping[str, Tensor]
 
-_ENDS: dict[str, Any] = {"bos_token_id": 0, "eos_token_id": 0}
-_GATED: dict[str, Any] = {
-    "vocab_size": VOCABULARY,
-    "hidden_size": 16,
-    "intermediate_size": 24,
-    "num_hidden_layers": 1,
-    "num_attention_heads": 2,
-    "max_position_embeddings": 32,
-    **_ENDS,
+FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
+    "gpt2-tied": ("gpt2", {"n_layer": 1}),
+    "gpt2-untied": ("gpt2", {"n_layer": 1, "tie_word_embeddings": False}),
+    "llama": ("llama", {"num_hidden_layers": 1}),
+    "gpt-neox": ("gpt_neox", {"num_hidden_layers": 1}),
+    "qwen2": ("qwen2", {"num_hidden_layers": 1, "tie_word_embeddings": True}),
 }
+"""Of `families.build`: a family, and what is changed of its configuration."""
 
 
-def gpt2(*, tied: bool = True, **rates: float) -> GPT2Config:
-    """The shape of a tiny GPT-2; ``rates`` of dropout are the library's where they are not told."""
-    shape = {"n_embd": 16, "n_layer": 1, "n_head": 2, "n_positions": 32, **_ENDS}
-    return GPT2Config(vocab_size=VOCABULARY, tie_word_embeddings=tied, **shape, **rates)
+def tiny(
+    family: str = "gpt2-tied", dtype: torch.dtype = torch.float32, *, dropout: float = 0.0
+) -> Any:
+    """A tiny model of a family, with weights large enough to be interesting.
 
-
-FAMILIES: dict[str, Callable[[], PretrainedConfig]] = {
-    "gpt2-tied": gpt2,
-    "gpt2-untied": lambda: gpt2(tied=False),
-    "llama": lambda: LlamaConfig(**_GATED, num_key_value_heads=1),
-    "gpt-neox": lambda: GPTNeoXConfig(**_GATED),
-    "qwen2": lambda: Qwen2Config(**_GATED, num_key_value_heads=1, tie_word_embeddings=True),
-}
-
-
-def tiny(family: str = "gpt2-tied", dtype: torch.dtype = torch.float32) -> Any:
-    """A tiny model of a family, in evaluation mode, with weights large enough to be interesting."""
-    torch.manual_seed(7)
-    model = AutoModelForCausalLM.from_config(FAMILIES[family]())
-    with torch.no_grad():
+    In evaluation mode, but where it has dropout.
+    """
+    name, changes = FAMILIES[family]
+    model = families.build(name, vocab_size=VOCABULARY, dropout=dropout, **changes)
+    with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        torch.manual_seed(7)
         for parameter in model.parameters():
             parameter.add_(0.2 * torch.randn_like(parameter))
-    return model.to(dtype).eval()
-
-
-def with_dropout() -> nn.Module:
-    """GPT-2 in training mode, with the dropout that it has by default; the same weights always."""
-    torch.manual_seed(7)
-    return AutoModelForCausalLM.from_config(gpt2()).train()
+    return model.to(dtype).train(dropout > 0)
 
 
 def ragged(
@@ -107,13 +84,21 @@ def masked(rows: Rows, *, seed: int = 0, part: float = 0.5) -> Units:
 
 
 Part = nn.Module | nn.Parameter | Tensor
+Answer = Callable[..., Any]
+
+
+@dataclass
+class Logits:
+    """What a causal language model answers with: all that the built-in loss reads."""
+
+    logits: Tensor
 
 
 class Small(nn.Module):
     """Looks tokens up in a table, and answers with a function of what it finds.
 
     Args:
-        answer: is given the model, the tokens, and their vectors.
+        answer: is given the model, the tokens, their vectors, and what else stands beside tokens.
         vocabulary: of the table.
         width: of the table.
         seed: of all weights.
@@ -122,7 +107,7 @@ class Small(nn.Module):
 
     def __init__(
         self,
-        answer: Callable[[Any, Tensor, Tensor], Any],
+        answer: Answer,
         *,
         vocabulary: int = VOCABULARY,
         width: int = 6,
@@ -142,8 +127,8 @@ class Small(nn.Module):
     def get_input_embeddings(self) -> nn.Embedding:
         return self.table
 
-    def forward(self, input_ids: Tensor, **options: object) -> Any:
-        return self.answer(self, input_ids, self.table(input_ids))
+    def forward(self, input_ids: Tensor, *beside: Tensor, **options: object) -> Any:
+        return self.answer(self, input_ids, self.table(input_ids), *beside)
 
 
 class Table(nn.Module):

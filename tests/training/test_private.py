@@ -5,7 +5,7 @@ import torch
 
 import userdp
 from tests.gradients.campaign import losses
-from tests.gradients.campaign.models import HeadOnSelected
+from tests.gradients.campaign.models import head_on_selected, toy
 from tests.memory import Memory, MemoryLoss
 from tests.plans import els_plan, uls_plan
 from tests.speed import fast_then_slow
@@ -128,7 +128,7 @@ def test_invariant_3_a_loss_over_the_batch_is_refused_before_anything_is_charged
     begin, store, tmp_path
 ):
     with pytest.raises(UseError, match="on made-up rows"):
-        begin(model=HeadOnSelected(), loss=losses.selected_over_batch)
+        begin(model=toy(head_on_selected), loss=losses.selected_over_batch)
     assert not (tmp_path / "run").exists()
     assert not (store.path / "ledger.jsonl").exists()
 

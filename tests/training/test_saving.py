@@ -11,7 +11,7 @@ from safetensors.torch import load_file, load_model, save_file
 
 import userdp
 from tests.gradients.campaign import losses
-from tests.gradients.campaign.models import HeadOnSelected
+from tests.gradients.campaign.models import head_on_selected, toy
 from tests.ledgers import forget
 from tests.plans import uls_plan
 from tests.speed import fast_then_slow
@@ -30,8 +30,8 @@ ROWS = torch.tensor([[2, 3, 4, 5]])
 
 
 def any_module(store):
-    model = HeadOnSelected()
-    model.embedding = torch.nn.Embedding(store.meta.vocab_size, 8)
+    model = toy(head_on_selected)
+    model.table = torch.nn.Embedding(store.meta.vocab_size, 8)
     model.head = torch.nn.Linear(8, store.meta.vocab_size)
     return model
 

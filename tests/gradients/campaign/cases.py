@@ -2,7 +2,8 @@
 
 They aim at shapes that coincide: counts of targets that the number of rows divides, one target in
 each row, as many selected tokens as the pass has, experts that get all tokens, rows as many as
-positions. Each kind is a list of models and losses.
+positions. Each kind is a list of models and losses. Of models that draw, the masks are those that
+the engine itself drew over D, recorded row by row, and replayed over D∖u.
 """
 
 from __future__ import annotations
@@ -10,13 +11,14 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 
 from tests.gradients.campaign import losses, models
-from tests.gradients.campaign.engines import engine_of, prepared
-from tests.gradients.campaign.measure import Influence, influence
+from tests.gradients.campaign.measure import Influence, engine_of, influence, prepared
+from tests.gradients.tiny import Answer
 from userdp.gradients import ClippedSum, Loss, Units, causal_lm_loss, clipped_sum
 
 
@@ -29,19 +31,23 @@ class Case:
         model: its weights are this case's.
         loss: per-row loss.
         units: the cohort D.
-        left_out: the unit u.
+        out: the units u that are left out, one at a time.
         share: C over the median norm of the units (of the reference, with a clip that is far away).
         before: a cohort of friendly shapes that an engine is given first where the model is new to
             it: what it concludes there says nothing about the next.
+        micro_batch: most rows of a pass.
+        items: whether each row is clipped to C too.
     """
 
     name: str
     model: nn.Module
     loss: Loss
     units: Units
-    left_out: int
+    out: Sequence[int]
     share: float
     before: Units
+    micro_batch: int = 32
+    items: bool = False
 
 
 Source = tuple[str, Callable[[], nn.Module], Loss]
@@ -50,48 +56,68 @@ VOCABULARY = models.VOCABULARY
 FIRST = 13
 """Smaller tokens are rows' first ones, and nothing else: a row is known by it."""
 
+
+def _toy(answer: Answer, **parts: Callable[[], nn.Module]) -> Callable[[], nn.Module]:
+    return partial(models.toy, answer, **parts)
+
+
+_LINEAR = partial(nn.Linear, models.WIDTH, models.WIDTH)
+_NORM_ON_SELECTED = _toy(
+    models.norm_on_selected, norm=lambda: nn.LayerNorm(models.WIDTH), second=_LINEAR
+)
+_EXPERTS_FIRST = _toy(
+    models.experts_first, router=lambda: nn.Linear(models.WIDTH, 3), expert=_LINEAR
+)
 _MASKED: Sequence[Source] = (
     ("gpt2, built-in loss", models.gpt2, causal_lm_loss),
     ("llama, built-in loss", models.llama, causal_lm_loss),
     ("qwen2, built-in loss", models.qwen2, causal_lm_loss),
     ("gpt2, head on the marked", lambda: models.OnSelected(models.gpt2()), losses.on_selected),
-    ("toy, head on the marked", models.HeadOnSelected, losses.on_selected),
-    ("toy, two heads on the marked", models.NormOnSelected, losses.on_selected),
+    ("toy, head on the marked", _toy(models.head_on_selected), losses.on_selected),
+    ("toy, two heads on the marked", _NORM_ON_SELECTED, losses.on_selected),
 )
 _FLATTENED: Sequence[Source] = (
     ("gpt2, built-in loss", models.gpt2, causal_lm_loss),
-    ("toy, valid tokens flattened", models.HeadOnSelected, losses.on_selected),
-    ("toy, ids flattened", models.FlattenedIds, losses.own_rows),
-    ("toy, all flattened", models.Flattened, losses.own_rows),
-    ("toy, positions first", models.PositionsFirst, losses.own_rows),
-    ("toy, last token of each row", models.Pooled, losses.own_rows),
-    ("toy, rows sorted by length", models.Sorted, losses.own_rows),
+    ("toy, valid tokens flattened", _toy(models.head_on_selected), losses.on_selected),
+    ("toy, ids flattened", _toy(models.flattened_ids), losses.own_rows),
+    ("toy, all flattened", _toy(models.flattened), losses.own_rows),
+    ("toy, positions first", _toy(models.positions_first), losses.own_rows),
+    ("toy, last token of each row", _toy(models.pooled), losses.own_rows),
+    ("toy, rows sorted by length", _toy(models.sorted_by_length), losses.own_rows),
 )
 _ROUTED: Sequence[Source] = (
     ("mixtral, 2 of 2 experts", lambda: models.mixtral(2, 2), causal_lm_loss),
     ("mixtral, 1 of 3 experts", lambda: models.mixtral(3, 1), causal_lm_loss),
     ("mixtral, adapters of attention", models.mixtral_attention, causal_lm_loss),
-    ("toy, 1 of 2 experts", lambda: models.Routed(2, 1), losses.own_rows),
-    ("toy, 2 of 2 experts", lambda: models.Routed(2, 2), losses.own_rows),
-    ("toy, experts first", models.ExpertsFirst, losses.own_rows),
+    ("toy, 1 of 2 experts", lambda: models.routed(2, 1), losses.own_rows),
+    ("toy, 2 of 2 experts", lambda: models.routed(2, 2), losses.own_rows),
+    ("toy, experts first", _EXPERTS_FIRST, losses.own_rows),
 )
 _COUPLED: Sequence[Source] = (
     ("gpt2, batch's tokens", models.gpt2, losses.over_batch_tokens),
-    ("toy, batch's tokens", models.HeadOnSelected, losses.selected_over_batch),
-    ("toy, rows", models.Flattened, losses.over_rows),
-    ("toy, width", models.Flattened, losses.over_width),
-    ("toy, mean length", models.Flattened, losses.over_mean_length),
-    ("toy, softmax over rows", models.Flattened, losses.softmax_over_rows),
-    ("toy, batch mean inside", models.BatchMean, losses.own_rows),
-    ("toy, gradients over the batch", models.Flattened, losses.gradient_over_batch),
+    ("toy, batch's tokens", _toy(models.head_on_selected), losses.selected_over_batch),
+    ("toy, rows", _toy(models.flattened), losses.over_rows),
+    ("toy, width", _toy(models.flattened), losses.over_width),
+    ("toy, mean length", _toy(models.flattened), losses.over_mean_length),
+    ("toy, softmax over rows", _toy(models.flattened), losses.softmax_over_rows),
+    ("toy, batch mean inside", _toy(models.batch_mean), losses.own_rows),
+    ("toy, gradients over the batch", _toy(models.flattened), losses.gradient_over_batch),
 )
-
+_SHARING, _ALONE = (
+    tuple(
+        (f"{kind}, {rate}", partial(models.drawing, kind, rate), causal_lm_loss)
+        for kind in kinds
+        for rate in (0.1, 0.5)
+    )
+    for kinds in (models.SHARING, models.ALONE)
+)
 
 KINDS: Mapping[str, Sequence[Source]] = {
     "masked": _MASKED,
     "flattened": _FLATTENED,
     "routed": _ROUTED,
     "coupled": _COUPLED,
+    "dropout": (*4 * _SHARING, *_ALONE),
 }
 
 
@@ -105,18 +131,22 @@ def case(kind: str, number: int, engine: str) -> Case:
     """
     rows = "equal" if number % 2 else "ragged"
     draw = random.Random(f"{kind} {rows} {number}")
-    name, build, loss = draw.choice(KINDS[kind])
+    sources = _SHARING if (kind, engine) == ("dropout", "sharded") else KINDS[kind]
+    name, build, loss = draw.choice(sources)
     model = _model(name, build, engine)
     models.renew(model, draw.randrange(1 << 30), scale=draw.choice([0.3, 1.0]))
     units = cohort(draw, rows, marked=kind == "masked")
+    drawn = kind == "dropout"
     return Case(
         name=name,
         model=model,
         loss=loss,
         units=units,
-        left_out=draw.randrange(len(units)),
+        out=draw.sample(range(len(units)), 2) if drawn else [draw.randrange(len(units))],
         share=draw.choice([0.05, 0.5, 1.0, 3.0]),
         before=_friendly(kind == "masked"),
+        micro_batch=draw.randint(4, 9) if drawn else 32,
+        items=drawn and engine != "sharded" and draw.random() < 0.2,
     )
 
 
@@ -203,10 +233,16 @@ def measured(case: Case, engine: str) -> Influence:
         clip *= max(float(far.norms.median()), 1e-3)
 
     def clipped(units: Units) -> ClippedSum:
-        return compute(case.model, case.loss, units, l2_clip_norm=clip)
+        return compute(
+            case.model,
+            case.loss,
+            units,
+            l2_clip_norm=clip,
+            item_clip_norm=clip if case.items else None,
+            micro_batch=case.micro_batch,
+        )
 
     if (engine, id(case.model)) not in _met:  # models are kept
         _met.add((engine, id(case.model)))
         clipped(case.before)
-    out, vocabulary = (case.left_out,), VOCABULARY
-    return influence(clipped, case.units, clip=clip, out=out, vocabulary=vocabulary)
+    return influence(clipped, case.units, clip=clip, out=case.out, vocabulary=VOCABULARY)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+import torch.distributed as dist
+from torch import Tensor, nn
 
 from tests.gradients.campaign.masks import Masks
-from userdp.gradients import ClippedSum, Units
+from tests.gradients.tiny import distance
+from userdp.gradients import ClippedSum, Engine, Units, get_engine
+from userdp.gradients.engines import sharded
+from userdp.gradients.shards import shard
 
 Sum = Callable[[Units], ClippedSum]
 
@@ -63,7 +66,7 @@ def influence(
                 rest = clipped(others)
         else:
             rest = clipped(others)
-        moves.append(apart(everybody, rest) / clip)
+        moves.append(distance(everybody, rest) / clip)
     return Influence(
         ratio=max(moves),
         together=_together(units, masks),
@@ -100,18 +103,21 @@ def _together(units: Units, masks: Masks) -> int:
     return len(shared)
 
 
-def apart(one: ClippedSum, other: ClippedSum) -> float:
-    """Their distance in L2; infinite where it is not a number."""
-    return length(value - other.value[name] for name, value in one.value.items())
-
-
-def length(parts: Iterable[Tensor]) -> float:
-    """The norm of all together, in float64."""
-    found = math.sqrt(sum(float(part.double().square().sum()) for part in parts))
-    return found if math.isfinite(found) else math.inf
-
-
 def biting_clip(norms: Tensor, share: float = 0.5) -> float:
     """A clip norm that some units exceed and some do not: a share of the median norm."""
     usual = norms[norms.isfinite() & (norms > 0)]
     return share * float(usual.median()) if len(usual) else share
+
+
+def engine_of(name: str) -> Engine:
+    """The engine of that name; ``sharded`` runs over this one process."""
+    return sharded.clipped_sum if name == "sharded" else get_engine(name)
+
+
+def prepared(model: nn.Module, engine: str) -> nn.Module:
+    """The model as the engine wants it."""
+    if engine != "sharded":
+        return model
+    if not dist.is_initialized():
+        dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    return shard(model)

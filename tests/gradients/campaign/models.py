@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tests.gradients.campaign.families import build
+from tests.gradients.tiny import Answer, Logits, Small
 
 VOCABULARY, WIDTH = 31, 8
 _GATED = {"vocab_size": VOCABULARY, "hidden_size": WIDTH, "num_hidden_layers": 1}
@@ -51,137 +54,144 @@ class OnSelected(nn.Module):
         return logits
 
 
-class Toy(nn.Module):
-    """An embedding, a layer, a head."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.embedding = nn.Embedding(VOCABULARY, WIDTH)
-        self.body = nn.Linear(WIDTH, WIDTH)
-        self.head = nn.Linear(WIDTH, VOCABULARY)
-
-    def hidden(self, input_ids: Tensor) -> Tensor:
-        return torch.tanh(self.body(self.embedding(input_ids)))
+# Toys: an embedding, a layer, a head. They are given tokens, their vectors, and lengths (or, where
+# the loss is `losses.on_selected`, which places count), and answer with logits.
 
 
-class HeadOnSelected(Toy):
+def toy(answer: Answer, **parts: Any) -> nn.Module:
+    """A toy that answers with ``answer``; ``parts`` are further layers."""
+    body, head = partial(nn.Linear, WIDTH, WIDTH), partial(nn.Linear, WIDTH, VOCABULARY)
+    return Small(answer, vocabulary=VOCABULARY, width=WIDTH, body=body, head=head, **parts)
+
+
+def hidden(m: Any, vectors: Tensor) -> Tensor:
+    return torch.tanh(m.body(vectors))
+
+
+def head_on_selected(m: Any, tokens: Tensor, vectors: Tensor, selected: Tensor) -> Any:
     """The usual ``head(hidden[mask])``."""
-
-    def forward(self, input_ids: Tensor, selected: Tensor) -> Tensor:
-        logits: Tensor = self.head(self.hidden(input_ids)[selected])
-        return logits
+    return m.head(hidden(m, vectors)[selected])
 
 
-class NormOnSelected(Toy):
+def norm_on_selected(m: Any, tokens: Tensor, vectors: Tensor, selected: Tensor) -> Any:
     """A norm and two layers over selected tokens."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.norm = nn.LayerNorm(WIDTH)
-        self.second = nn.Linear(WIDTH, WIDTH)
-
-    def forward(self, input_ids: Tensor, selected: Tensor) -> Tensor:
-        hidden = self.norm(self.hidden(input_ids)[selected])
-        logits: Tensor = self.head(torch.tanh(self.second(hidden)))
-        return logits
+    return m.head(torch.tanh(m.second(m.norm(hidden(m, vectors)[selected]))))
 
 
-class Flattened(Toy):
+def flattened(m: Any, tokens: Tensor, vectors: Tensor, lengths: Tensor) -> Any:
     """Rows and positions flattened for the layers, rows first."""
-
-    def forward(self, input_ids: Tensor, lengths: Tensor) -> Tensor:
-        rows, positions = input_ids.shape
-        flat = self.embedding(input_ids).view(rows * positions, WIDTH)
-        logits: Tensor = self.head(torch.tanh(self.body(flat)))
-        return logits.view(rows, positions, -1)
+    return m.head(hidden(m, vectors.flatten(0, 1))).view(*tokens.shape, -1)
 
 
-class FlattenedIds(Toy):
+def flattened_ids(m: Any, tokens: Tensor, vectors: Tensor, lengths: Tensor) -> Any:
     """The table is looked up with flattened tokens."""
-
-    def forward(self, input_ids: Tensor, lengths: Tensor) -> Tensor:
-        rows, positions = input_ids.shape
-        flat = self.embedding(input_ids.reshape(-1))
-        logits: Tensor = self.head(torch.tanh(self.body(flat)))
-        return logits.view(rows, positions, -1)
+    return m.head(hidden(m, m.table(tokens.reshape(-1)))).view(*tokens.shape, -1)
 
 
-class PositionsFirst(Toy):
+def positions_first(m: Any, tokens: Tensor, vectors: Tensor, lengths: Tensor) -> Any:
     """Positions are flattened before rows, or stand before them: rows may be as many."""
-
-    def forward(self, input_ids: Tensor, lengths: Tensor) -> Tensor:
-        rows, positions = input_ids.shape
-        turned = torch.tanh(self.body(self.embedding(input_ids).transpose(0, 1)))
-        flat: Tensor = self.head(turned.reshape(-1, WIDTH))
-        return flat.view(positions, rows, -1).transpose(0, 1)
+    flat = m.head(hidden(m, vectors.transpose(0, 1)).reshape(-1, WIDTH))
+    return flat.view(*tokens.T.shape, -1).transpose(0, 1)
 
 
-class Pooled(Toy):
+def pooled(m: Any, tokens: Tensor, vectors: Tensor, lengths: Tensor) -> Any:
     """The head sees one token of each row."""
-
-    def forward(self, input_ids: Tensor, lengths: Tensor) -> Tensor:
-        hidden = self.hidden(input_ids)
-        last = torch.arange(input_ids.shape[1]) == (lengths - 2).clamp(min=0)[:, None]
-        pooled: Tensor = self.head(hidden[last])  # (rows, vocabulary)
-        return pooled[:, None].expand(-1, input_ids.shape[1], -1)
+    last = torch.arange(tokens.shape[1]) == (lengths - 2).clamp(min=0)[:, None]
+    return m.head(hidden(m, vectors)[last])[:, None].expand(-1, tokens.shape[1], -1)
 
 
-class Sorted(Toy):
+def sorted_by_length(m: Any, tokens: Tensor, vectors: Tensor, lengths: Tensor) -> Any:
     """Rows are sorted by length for a layer, and put back."""
-
-    def forward(self, input_ids: Tensor, lengths: Tensor) -> Tensor:
-        order = lengths.argsort()
-        hidden = self.hidden(input_ids[order])
-        logits: Tensor = self.head(hidden)
-        return logits[order.argsort()]
+    order = lengths.argsort()
+    return m.head(hidden(m, vectors[order]))[order.argsort()]
 
 
-class Routed(Toy):
+def routed(experts: int, chosen: int) -> nn.Module:
     """Each expert sees the tokens that the router sends it, in the router's order."""
 
-    def __init__(self, experts: int, chosen: int) -> None:
-        super().__init__()
-        self.router = nn.Linear(WIDTH, experts)
-        self.experts = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(experts))
-        self.chosen = chosen
-
-    def forward(self, input_ids: Tensor, lengths: Tensor) -> Tensor:
-        rows, positions = input_ids.shape
-        flat = self.hidden(input_ids).view(-1, WIDTH)
-        weights, picked = self.router(flat).softmax(-1).topk(self.chosen, dim=-1)
+    def answer(m: Any, tokens: Tensor, vectors: Tensor, lengths: Tensor) -> Any:
+        flat = hidden(m, vectors).view(-1, WIDTH)
+        weights, picked = m.router(flat).softmax(-1).topk(chosen, dim=-1)
         found = torch.zeros_like(flat)
-        for number, expert in enumerate(self.experts):
+        for number, expert in enumerate(m.experts):
             rank, token = torch.where((picked == number).T)
             out = expert(flat[token]) * weights[token, rank, None]
             found = found.index_add(0, token, out)
-        logits: Tensor = self.head(torch.tanh(found))
-        return logits.view(rows, positions, -1)
+        return m.head(torch.tanh(found)).view(*tokens.shape, -1)
+
+    return toy(
+        answer,
+        router=lambda: nn.Linear(WIDTH, experts),
+        experts=lambda: nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(experts)),
+    )
 
 
-class ExpertsFirst(Toy):
+def experts_first(m: Any, tokens: Tensor, vectors: Tensor, lengths: Tensor) -> Any:
     """(experts, tokens, width): there may be as many experts as rows."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.router = nn.Linear(WIDTH, 3)
-        self.expert = nn.Linear(WIDTH, WIDTH)
-
-    def forward(self, input_ids: Tensor, lengths: Tensor) -> Tensor:
-        rows, positions = input_ids.shape
-        flat = self.hidden(input_ids).view(-1, WIDTH)
-        weights = self.router(flat).softmax(-1).T[..., None]
-        mixed = (self.expert(weights * flat) * weights).sum(0)
-        logits: Tensor = self.head(torch.tanh(mixed))
-        return logits.view(rows, positions, -1)
+    flat = hidden(m, vectors).view(-1, WIDTH)
+    weights = m.router(flat).softmax(-1).T[..., None]
+    mixed = (m.expert(weights * flat) * weights).sum(0)
+    return m.head(torch.tanh(mixed)).view(*tokens.shape, -1)
 
 
-class BatchMean(Toy):
+def batch_mean(m: Any, tokens: Tensor, vectors: Tensor, lengths: Tensor) -> Any:
     """Subtracts what the batch has in common."""
+    found = hidden(m, vectors)
+    return m.head(found - found.mean((0, 1)))
 
-    def forward(self, input_ids: Tensor, lengths: Tensor) -> Tensor:
-        hidden = self.hidden(input_ids)
-        logits: Tensor = self.head(hidden - hidden.mean((0, 1)))
-        return logits
+
+# Models that draw in training.
+
+SHARING = ("gpt2", "llama", "checkpointed gpt2", "checkpointed llama", "tokens", "embeddings")
+"""Each of their random numbers belongs to one row: several units share a pass."""
+ALONE = ("rrelu", "positions", "layerdrop", "always", "weights")
+"""Their units are computed alone."""
+
+
+def drawing(kind: str, rate: float) -> nn.Module:
+    """A model in training mode that draws in one of many ways, at weights at which masks matter.
+
+    GPT-2 has three kinds of ``nn.Dropout``; Llama has none at all: a number in the attention.
+    """
+    family = kind.removeprefix("checkpointed ")
+    model: Any
+    if family in ("gpt2", "llama"):
+        model = build(family, vocab_size=VOCABULARY, dropout=rate)
+        if kind != family:
+            model.gradient_checkpointing_enable()
+    else:
+        model = Small(
+            partial(_drawn, kind=kind, rate=rate), vocabulary=VOCABULARY, width=12,
+            places=lambda: nn.Embedding(16, 12), norm=lambda: nn.LayerNorm(12),
+            layers=lambda: nn.ModuleList(nn.Linear(12, 12) for _ in range(2)),
+            head=lambda: nn.Linear(12, VOCABULARY),
+        ).train()  # fmt: skip
+    renew(model, 7, scale=1.0)
+    return model
+
+
+def _drawn(m: Any, tokens: Tensor, h: Tensor, *, kind: str, rate: float) -> Logits:
+    """Tokens and positions through two layers; ``kind`` says what is drawn."""
+    places = m.places(torch.arange(tokens.shape[1]).expand_as(tokens))
+    if kind == "positions":  # one mask for all rows of the pass
+        places = places * F.dropout(torch.ones_like(places[:1]), rate, m.training)
+    if kind == "embeddings":  # of positions, for each row anew
+        places = F.dropout(places, rate, m.training)
+    h = h + places
+    if kind == "always":  # in evaluation mode too
+        h = F.dropout(h, rate, training=True)
+    if kind == "tokens":  # whole channels of a row
+        h = h * F.dropout(torch.ones_like(h[:, :1]), rate, m.training)
+    for layer in m.layers:
+        coin = torch.rand([]) if kind == "layerdrop" else torch.ones([])
+        if m.training and coin < rate:
+            continue
+        if kind == "weights":
+            out = F.linear(h, F.dropout(layer.weight, rate, m.training), layer.bias)
+        else:
+            out = layer(h)
+        h = h + (F.rrelu(out, training=m.training) if kind == "rrelu" else out.tanh())
+    return Logits(m.head(m.norm(h)))
 
 
 def renew(model: nn.Module, seed: int, *, scale: float) -> None:
