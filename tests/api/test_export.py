@@ -9,8 +9,6 @@ import shutil
 from pathlib import Path
 
 import pytest
-import torch
-import transformers
 import yaml
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
@@ -19,13 +17,10 @@ import userdp as library
 from tests.claims.conftest import finished_selection, selection
 from tests.claims.lives import PLAIN, PLAN, SHAPE, begin
 from tests.exports import MARK, holding, make_runs, modes
-from tests.speed import fast_then_slow
 from tests.training.conftest import _one_thread, prepared
 from tests.training.toy import toy_store
 from userdp.claims import released as released_module
 from userdp.claims import verify as verify_module
-from userdp.core.errors import UseError
-from userdp.training.private import make_private
 
 __all__ = ["_one_thread", "finished_selection", "prepared", "selection"]
 
@@ -211,47 +206,12 @@ def test_adapters_leave_with_their_model_and_without_a_place_on_this_machine(mad
     }
 
 
-def test_a_loop_of_ones_own_is_exported_with_the_template_that_it_released(tmp_path):
-    store = toy_store(tmp_path / "people")
-    shape = transformers.GPT2Config(vocab_size=32, n_positions=32, n_embd=16, n_layer=1, n_head=2)
-    model = transformers.GPT2LMHeadModel(shape)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    with make_private(model, optimizer, store, PLAN, out=tmp_path / "run") as private:
-        for _ in private:
-            optimizer.step()
-        private.save(chat_template="{{ messages }}")
-    exported = library.export(private, out=tmp_path / "shared")
-    template = tmp_path / "shared" / "chat_template.jinja"
-    assert template.read_text() == "{{ messages }}"
-    assert exported.claim.guarantee.epsilon == PLAN.guarantee().epsilon
-    (tmp_path / "run" / "model" / "chat_template.jinja").write_text(MARK)
-    with pytest.raises(UseError, match="chat_template"):
-        library.export(private, out=tmp_path / "again")
-
-
-def diverge_in_a_loop(store, out) -> None:
-    shape = transformers.GPT2Config(vocab_size=32, n_positions=32, n_embd=16, n_layer=1, n_head=2)
-    model = transformers.GPT2LMHeadModel(shape)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e30)
-    with make_private(model, optimizer, store, PLAN, out=out) as private:
-        for _ in private:
-            optimizer.step()
-        private.save()
-
-
-def diverge_by_command(store, out) -> None:
+def test_a_run_that_diverged_is_measured_and_told_of_but_not_exported(tmp_path, userdp, refused):
     pytest.importorskip("peft")
-    new = {"model": "new", "layers": 1, "width": 16, "heads": 2}
-    library.train(store, PLAN, out=out, learning_rate=1e30, lora_rank=2, **new)
-
-
-@pytest.mark.parametrize("diverge", fast_then_slow([diverge_in_a_loop, diverge_by_command]))
-def test_a_run_that_diverged_is_measured_and_told_of_but_not_exported(
-    tmp_path, userdp, refused, diverge
-):
     store, run = toy_store(tmp_path / "people"), tmp_path / "run"
+    new = {"model": "new", "layers": 1, "width": 16, "heads": 2}
     with pytest.warns(UserWarning, match="diverged: its weights, or what the model computes"):
-        diverge(store, run)
+        library.train(store, PLAN, out=run, learning_rate=1e30, lora_rank=2, **new)
     for line in (
         ("evaluate", run, "--store", store.path, "--no-base"),
         ("report", run, "--out", tmp_path / "report.html"),

@@ -5,8 +5,6 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
 import userdp
 from userdp.core.hints import in_python
 
@@ -44,22 +42,3 @@ def test_no_message_names_an_option_in_python():
     shell = re.compile(r"`?(userdp|torchrun|pip|python)\b.*")  # a command that is no function
     left = [text for text in told if "--" in shell.sub("", text)]
     assert left == []
-
-
-@pytest.mark.parametrize(
-    ("text", "wanted"),
-    [
-        ("leave --seed out", "leave seed out"),
-        ("--no-base", "base=False"),
-        ("name it: --ledger /path/to/l.jsonl", 'name it: ledger="/path/to/l.jsonl"'),
-        ("--resume --set run.charge_again=true", "resume charge_again=True"),
-        ("--source public, --users 20", "source public, users=20"),
-        ("userdp tune STORE --out DIR --resume", "userdp tune STORE --out DIR --resume"),
-        (
-            "`userdp store stats s --ask users`, or --seed",
-            "`userdp store stats s --ask users`, or seed",
-        ),
-    ],
-)
-def test_an_option_becomes_an_argument(text, wanted):
-    assert in_python(text) == wanted

@@ -117,10 +117,3 @@ def test_what_is_no_table_is_refused_and_leaves_nothing(tmp_path, data, said):
     with pytest.raises(userdp.UseError, match=said):
         userdp.prepare(data, out=tmp_path / "store", **FIELDS)
     assert not (tmp_path / "store").exists()
-
-
-def test_errors_speak_of_arguments(tmp_path):
-    with pytest.raises(userdp.UseError) as caught:
-        userdp.prepare(frame(), out=tmp_path / "store", user="sender", text="message", date="day")
-    assert "--" not in str(caught.value)
-    assert "held_out_from" in str(caught.value)

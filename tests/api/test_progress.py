@@ -1,14 +1,12 @@
-"""Progress where there is no terminal, in one, and of what answers under DP: no private count."""
+"""Progress where there is no terminal, and in one."""
 
 import contextlib
 import io
 
 import pytest
 
-from tests.heard import Heard
 from userdp.commands import progress as module
 from userdp.commands.progress import say, shown
-from userdp.core.stages import Uncounted
 
 
 class Terminal(io.StringIO):
@@ -54,23 +52,3 @@ def test_a_sentence_stands_above_the_bar_of_a_terminal(monkeypatch):
     shown_lines = written.getvalue().replace("\r", "\n").splitlines()
     assert "The noise is halved [not]." in shown_lines
     assert any(line.startswith("train: 100%") for line in shown_lines)
-
-
-def measure(progress, users):
-    progress.stage("evaluate", users)
-    for user in range(users):
-        progress.at(user + 1)
-
-
-def test_what_answers_under_dp_tells_the_same_whoever_is_there():
-    with_them, without = Heard(), Heard()
-    measure(Uncounted(with_them), 101)
-    measure(Uncounted(without), 100)
-    assert with_them.calls == without.calls == [("evaluate", None)]
-
-
-def test_twin_progress_that_counts_tells_who_is_there():
-    with_them, without = Heard(), Heard()
-    measure(with_them, 101)
-    measure(without, 100)
-    assert with_them.calls != without.calls

@@ -73,27 +73,6 @@ def test_tables_become_frames(store, run, tmp_path):
     assert isinstance(texts.to_pandas(), pd.DataFrame)
 
 
-def test_a_plan_is_trained_as_it_is_proposed(tmp_path):
-    store = toy_store(tmp_path / "store", cycles(32))
-    asked = {"epsilon": 8, "budget": 32, "steps": 3, "population": 32, "most_noise": 1e9}
-    measured = ["measure.users=8", "measure.max_group_size=2"]
-    with pytest.warns(userdp.UserdpWarning, match="held-out"):
-        proposal = userdp.plan(
-            store,
-            model="new",
-            settings=measured,
-            delta=1e-3,
-            norms_out=tmp_path / "n.json",
-            **asked,
-        )
-    chosen, *_ = [row for row in proposal.rows() if row["chosen"]]
-    assert proposal.plan.noise.multiplier == chosen["noise_multiplier"]
-    run = userdp.train(store, proposal, out=tmp_path / "run", config=CONFIG)
-    assert run.claim.plan == proposal.plan
-    again = userdp.plan(store, norms=tmp_path / "n.json", delta=1e-3, **asked)
-    assert again.plan == proposal.plan
-
-
 def test_a_field_beside_a_configuration_counts_and_a_misspelt_one_is_refused(store, tmp_path):
     run = userdp.train(store, PLAN, out=tmp_path / "run", config=CONFIG, learning_rate=0.1)
     learned = RunFolder(run.path).read_train()["learning"]

@@ -77,15 +77,3 @@ def test_prompts_of_unequal_length_share_a_batch_and_nothing_else(trained):
         return list(sampled_texts(run, how, len(texts)))
 
     assert sampled(*prompts) == [*sampled(prompts[0]), *sampled(prompts[1]), *sampled(prompts[2])]
-
-
-@pytest.mark.slow
-def test_a_seed_repeats_and_its_absence_does_not(trained):
-    run = trained("run", *PLAN)
-
-    def sampled(seed):
-        how = GenerateConfig(prompt=("w1",), max_tokens=6, seed=seed)
-        return [text.tokens for text in sampled_texts(run, how, 8)]
-
-    assert sampled(3) == sampled(3) != sampled(4)
-    assert sampled(None) != sampled(None)

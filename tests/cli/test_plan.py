@@ -120,13 +120,16 @@ def test_planning_imports_neither_torch_nor_transformers(store, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_model_is_probed_where_no_norms_are_given(store, plan):
-    probed = ("--model", "bundled", "--most-noise", 1)
+def test_a_model_is_probed_where_no_norms_are_given_and_its_norms_are_kept(store, plan, tmp_path):
+    kept = tmp_path / "kept.json"
+    probed = ("--model", "bundled", "--most-noise", 1, "--norms-out", kept)
     values = json.loads(plan(store, "--json", *probed, norms=None)[1])
     assert values["norms"]["source"] == "held-out-users"
     assert values["basis"].startswith("statistics of held-out users")
     norms = [*values["norms"]["user_norms"].values(), values["norms"]["example_norm"]]
     assert min(abs(values["plan"]["clip"]["l2_norm"] / norm - 1) for norm in norms) < 1e-6
+    again = json.loads(plan(store, "--json", "--most-noise", 1, norms=kept)[1])
+    assert again["plan"] == values["plan"]
 
 
 FEW = {"budget": 16, "steps": 6, "population": 100, "delta": 1e-5}

@@ -51,11 +51,6 @@ def test_what_was_written_passes_and_the_claim_is_recomputed(place) -> None:
     assert verified(place / "stopped", 0)["claim"]["epsilon_so_far"] < PLAN.guarantee().epsilon
 
 
-def take(run: Path, name: str) -> None:
-    """A part of the other run, in this one's place."""
-    shutil.copytree(run.parent / "other" / name, run / name, dirs_exist_ok=True)
-
-
 def edit(file: Path, old: str, new: str) -> None:
     text = file.read_text()
     assert old in text
@@ -74,7 +69,6 @@ def swap_weights(run: Path) -> None:
 
 CHANGES = {
     "weights": (swap_weights, "model.safetensors is not what the run released"),
-    "model": (lambda run: take(run, "model"), "model.safetensors is not what the run released"),
     "plan": (lambda run: edit(run / "plan.json", '"multiplier": 1', '"multiplier": 2'), "the plan"),
     "description": (lambda run: describe(run / "model", Lineage()), "what the ledger says"),
     "end": (cut_ledger, "does not note the run's end"),
