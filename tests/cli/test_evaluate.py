@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import stat
 from pathlib import Path
 
@@ -11,33 +10,15 @@ import pytest
 
 import userdp as library
 from tests.heard import Heard
-from tests.plans import uls_plan
-from tests.training.toy import CONFIG, lines, toy_store
+from tests.training.toy import lines
 from userdp.claims import claim
 from userdp.cli.output import in_words
 from userdp.commands.evaluate import Evaluated
 from userdp.data.splits import Split
 from userdp.data.user_store import UserStore
 from userdp.ledger import RunFolder
-from userdp.training.loop import train
 from userdp.training.run_models import released_models
 from userdp.training.store_losses import user_losses
-
-PLAN = uls_plan(cohort_size=8, group_size=2, steps=2, l2_clip_norm=1.0)
-
-
-@pytest.fixture(scope="module")
-def made(tmp_path_factory) -> Path:
-    folder = tmp_path_factory.mktemp("made")
-    store = toy_store(folder)
-    train(store, PLAN, CONFIG, out=folder / "run")
-    return folder
-
-
-@pytest.fixture
-def place(made, tmp_path) -> Path:
-    shutil.copytree(made, tmp_path / "place")
-    return tmp_path / "place"
 
 
 @pytest.fixture

@@ -9,10 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.claims.lives import SHAPE
-from tests.plans import uls_plan
-from tests.training.toy import CONFIG, toy_store
 from userdp.cli.app import run
-from userdp.training.loop import train
 
 MISTAKES = tomllib.loads(Path(__file__).with_name("mistakes.toml").read_text())["mistake"]
 SHORT = {
@@ -36,13 +33,9 @@ FILES = {
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory) -> Path:
-    """A store, a run, and files: one folder for all mistakes, since a mistake changes nothing."""
-    folder = tmp_path_factory.mktemp("place")
-    store = toy_store(folder)
-    plan = uls_plan(population=100, cohort_size=8, group_size=2, steps=1, l2_clip_norm=1.0)
-    plan.save(folder / "plan.json")
-    train(store, plan, CONFIG, out=folder / "run")
+def place(world, tmp_path_factory) -> Path:
+    """The world, and files: one folder for all mistakes, since a mistake changes nothing."""
+    folder = shutil.copytree(world, tmp_path_factory.mktemp("mistakes") / "place")
     for name, text in FILES.items():
         (folder / name).write_text(text)
     for name in ("damaged", "cut"):
