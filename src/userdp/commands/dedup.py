@@ -37,8 +37,6 @@ def dedup(
     store: str | os.PathLike[str] | None = None,
     domain: Sequence[str] = (),
     urls: str | os.PathLike[str] | None = None,
-    public_text_field: str = "text",
-    public_url_field: str = "url",
     overwrite: bool = False,
     settings: Sequence[str] = (),
     progress: Progress | None = None,
@@ -63,10 +61,8 @@ def dedup(
             a new random name by default.
         domain: a registered domain to remove, as stackoverflow.com; may be given several times.
         urls: a file of URLs to remove, one a line.
-        public_text_field: the field of a public document's text.
-        public_url_field: the field of its URL.
         overwrite: replace the file at out.
-        settings: a further setting, as rules.similarity=0.9 or input.user=author.
+        settings: a further setting, as rules.similarity=0.9 or public.text=body.
         progress: is told how far it is; by default a bar, or lines where stderr is no terminal.
 
     Returns:
@@ -83,8 +79,7 @@ def dedup(
     require_new(place, overwrite=overwrite, name="clean.jsonl.gz")
     require_new(provenance_of(place), overwrite=overwrite)
     given, name = read(settings, sections()), secrets.token_hex(16)
-    fields = {"text": public_text_field, "url": public_url_field}
-    published = PublicCorpus(**fields, domains=_domains(domain), urls=_urls(urls))
+    published = PublicCorpus(**given["public"], domains=_domains(domain), urls=_urls(urls))
     if store is not None:
         name = read_meta(Path(store)).store_id
         StoreLedger(Path(store)).look("dedup")
@@ -106,8 +101,12 @@ def dedup(
 
 
 def sections() -> dict[str, Section]:
-    """What ``--set`` reaches: what counts as overlap, and how private records are read."""
-    return {"rules": section_of(OverlapRules), "input": section_of(InputOptions)}
+    """All that ``--set`` reaches: what counts as overlap, and how both sides are read."""
+    return {
+        "rules": section_of(OverlapRules),
+        "public": section_of(PublicCorpus, without=("domains", "urls")),
+        "input": section_of(InputOptions),
+    }
 
 
 def _texts(source: Source, tally: Tally, progress: Progress) -> Iterator[str]:

@@ -67,7 +67,8 @@ class PublicCorpus:
     """How documents of the public corpus are read, and which sites are removed.
 
     Args:
-        text, url: the fields of a document.
+        text: the field of a public document's text.
+        url: the field of its URL.
         domains: registered domains to remove, as b"stackoverflow.com".
         urls: URLs to remove.
     """
