@@ -45,7 +45,7 @@ def audit(
         run: a finished run, or its folder.
         store: the store that it was trained on.
         device: auto (cuda where there is one, else cpu), cpu, cuda or cuda:N.
-        progress: is told how far it is; by default a bar, or lines where stderr is no terminal.
+        progress: receives the progress; by default a bar, or lines where stderr is no terminal.
         attacks: fields of `userdp.auditing.audit_run.Attacks`, such as ``canaries``.
 
     Returns:

@@ -63,7 +63,7 @@ def dedup(
         urls: a file of URLs to remove, one a line.
         overwrite: replace the file at out.
         settings: a further setting, as rules.similarity=0.9 or public.text=body.
-        progress: is told how far it is; by default a bar, or lines where stderr is no terminal.
+        progress: receives the progress; by default a bar, or lines where stderr is no terminal.
 
     Returns:
         How many documents each stage removed, and where they are: operator-only.

@@ -104,8 +104,8 @@ def evaluate(
         lora_rank: personalize adapters of this rank in place of all weights.
         device: auto (cuda where there is one, else cpu), cpu, cuda or cuda:N.
         settings: of the local training, as local.epochs=2.
-        progress: is told how far it is (with epsilon no number, since how many users there are
-            is private); by default a bar, or lines where stderr is no terminal.
+        progress: receives the progress (with epsilon no number, since how many users there are is
+            private); by default a bar, or lines where stderr is no terminal.
 
     Raises:
         UseError: an argument is out of range, or nothing may be released of this model.

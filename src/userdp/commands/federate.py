@@ -111,7 +111,7 @@ def federate(
         resume: go on with the interrupted federation in out, by the plan that lies there.
         claim: recompute the claim of the federation in the folder data from its ledgers.
         settings: a further setting, as model.lora_rank=8 or input.user=author.
-        progress: is told how far it is; by default a bar, or lines where stderr is no terminal.
+        progress: receives the progress; by default a bar, or lines where stderr is no terminal.
 
     Raises:
         UseError: an argument is out of range or fits no other; nothing was charged.

@@ -93,7 +93,7 @@ def generate(
         check_tokens: tokens of the shortest stretch that counts.
         overwrite: replace the file at out.
         device: auto (cuda where there is one, else cpu), cpu, cuda or cuda:N.
-        progress: is told how far it is; by default a bar, or lines where stderr is no terminal.
+        progress: receives the progress; by default a bar, or lines where stderr is no terminal.
         options: fields of `GenerateConfig`, such as ``temperature``.
 
     Raises:

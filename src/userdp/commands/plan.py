@@ -77,7 +77,8 @@ def plan(
             cuda:N.
         overwrite: replace the file at out.
         settings: of whom and how norms are measured, as measure.source=dp-release.
-        progress: is told how far the measuring is.
+        progress: receives the progress of measuring; by default a bar, or lines where stderr is no
+            terminal.
         goals: fields of `userdp.plans.planner.Request`, such as ``epsilon``, ``steps``, ``budget``
             and ``population``.
 

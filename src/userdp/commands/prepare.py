@@ -83,7 +83,7 @@ def prepare(
         ledger: a privacy ledger that other stores of the same people name too, so that what they
             are charged adds up: a file, begun with the first charge.
         settings: what concerns only some kinds of source, as input.date=sent.
-        progress: is told how far it is; by default a bar, or lines where stderr is no terminal.
+        progress: receives the progress; by default a bar, or lines where stderr is no terminal.
         fields: the same as keywords, see `InputOptions`.
 
     Raises:

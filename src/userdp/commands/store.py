@@ -256,7 +256,7 @@ def forget(
         also: further folders in which runs over the store lie.
         yes: delete weights that learned from the person without privacy. Without it they are named,
             and nothing is done.
-        progress: is told how far it is; by default a bar, in a terminal or a notebook.
+        progress: receives the progress; by default a bar, or lines where stderr is no terminal.
 
     Raises:
         UseError: nobody in the store has this id, there are weights to delete, a run is open, or
@@ -296,7 +296,7 @@ def score(
         micro_batch: examples in one pass.
         overwrite: replace the file at out.
         device: auto (cuda where there is one, else cpu), cpu, cuda or cuda:N.
-        progress: is told how many examples are done; by default a bar.
+        progress: receives the progress; by default a bar, or lines where stderr is no terminal.
 
     Returns:
         Operator-only: how many examples were scored, how many have no number, and quantiles.

@@ -86,7 +86,7 @@ def train(
             trained by them later is known to have been fixed before whatever follows.
         settings: a further setting, as learning.weight_decay=0.1.
         config: the model and how it learns, whole; fields that are given beside it count.
-        progress: is told how far it is; by default a bar, or lines where stderr is no terminal.
+        progress: receives the progress; by default a bar, or lines where stderr is no terminal.
         fields: of `TrainConfig` and of `RunOptions`, by their names.
 
     Returns:

@@ -86,7 +86,7 @@ def tune(
         resume: go on with the tuning in out; its options need not be given again.
         settings: what all candidates share, as learning.lora_rank=8.
         config: the same whole: the model and how it learns.
-        progress: is told how far it is; by default a bar, or lines where stderr is no terminal.
+        progress: receives the progress; by default a bar, or lines where stderr is no terminal.
 
     Raises:
         UseError: an argument is out of range or fits no other; nothing was charged.

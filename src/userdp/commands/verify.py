@@ -68,7 +68,7 @@ def verify(
         quick: of a store only: check the sizes of all files and a sample of their bytes, as is done
             before every charge.
         key: of an export, the public key (PEM) of who should have signed it.
-        progress: is told how far it is; by default a bar, or lines where stderr is no terminal.
+        progress: receives the progress; by default a bar, or lines where stderr is no terminal.
 
     Raises:
         UseError: the folder is none of these, or an argument is for another of them.

@@ -15,7 +15,9 @@ _OPTION = re.compile(
     r"--(?P<no>no-)?(?P<name>[a-z][a-z0-9_-]*)"
     r"(?:[ =](?P<value>[A-Z]{2,}\b|-?\d[\d.e-]*|\S*/\S+)|=(?P<word>[^\s`,;]+))?"
 )
-_SECTIONS = "plan|sampling|clip|adaptation|learning|run|plain|input|local|measure|silo|model|rules|public"
+_SECTIONS = (
+    "plan|sampling|clip|adaptation|learning|run|plain|input|local|measure|silo|model|rules|public"
+)
 _SETTING = re.compile(rf"--set (?:{_SECTIONS})\.(\w+)=")
 _SECTION = re.compile(
     rf"(?<![\w./-])(?!\w+\.(?:clip|jsonl?|csv|parquet|toml|txt|gz|py)\b)(?:{_SECTIONS})"
