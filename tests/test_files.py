@@ -124,3 +124,17 @@ def test_a_line_after_one_that_a_crash_cut_short_is_whole(tmp_path):
         file.write(b'{"n": 2, "text')
     files.append_line(path, {"n": 3})
     assert [json.loads(line)["n"] for line in path.read_text().splitlines()] == [1, 3]
+
+
+@pytest.mark.parametrize("folder", [False, True], ids=["a new file", "a folder"])
+def test_a_second_holder_of_a_lock_is_refused(tmp_path, folder):
+    path = tmp_path if folder else tmp_path / ".lock"
+    refusal = UseError("in use")
+    with (
+        files.exclusive(path, refusal=refusal),
+        pytest.raises(UseError, match="in use"),
+        files.exclusive(path, refusal=refusal),
+    ):
+        pass
+    with files.exclusive(path, refusal=refusal):
+        pass

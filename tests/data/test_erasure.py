@@ -16,13 +16,15 @@ from tests.data.corpora import (
     problems_of,
     view,
 )
+from userdp.core.errors import UseError
+from userdp.core.files import exclusive
 from userdp.data import meta as layout
 from userdp.data.contents import Segment
 from userdp.data.meta import StateKind, joined_at
 from userdp.data.pipeline import append_records, prepare_store
 from userdp.data.records import Record, Tally
 from userdp.data.splits import Split
-from userdp.data.store_folder import changing, locked
+from userdp.data.store_folder import changing
 from userdp.data.tokenize import StoreTokenizer
 from userdp.data.user_store import UserStore
 from userdp.data.writer import StoreWriter, erase_user
@@ -147,7 +149,7 @@ def test_the_next_opening_deletes_what_a_killed_erasure_left(tmp_path, monkeypat
         with pytest.raises(KeyboardInterrupt):
             erase(store.path, user)
     assert json.loads((store.path / layout.META).read_text())["totals"]["users"] == 7
-    with locked(store.path):  # while it is held, readers leave it there
+    with exclusive(store.path, refusal=UseError("held")):  # readers leave the person there now
         assert view(UserStore.open(store.path)) == view(bare)
         assert any(user in data for data in bytes_of(store.path).values())
     assert view(UserStore.open(store.path)) == view(bare)

@@ -10,9 +10,9 @@ from typing import ClassVar
 import pytest
 
 from tests.ledgers import query, settle
-from userdp.core.errors import FailureError, UseError
+from userdp.core.errors import UseError
 from userdp.ledger import journal
-from userdp.ledger.journal import append, exclusive, read
+from userdp.ledger.journal import append, read
 from userdp.ledger.lines import Line
 from userdp.ledger.store_ledger import StoreLedger
 
@@ -141,18 +141,6 @@ def test_a_line_that_is_read_again_is_not_parsed_again(path, monkeypatch):
     add(path, 4)
     assert numbers(path) == [1, 2, 3, 4]
     assert len(parsed) == 1
-
-
-def test_a_second_holder_is_refused(tmp_path):
-    refusal = FailureError("in use")
-    with (
-        exclusive(tmp_path / ".lock", refusal=refusal),
-        pytest.raises(FailureError, match="in use"),
-        exclusive(tmp_path / ".lock", refusal=refusal),
-    ):
-        pass
-    with exclusive(tmp_path / ".lock", refusal=refusal):
-        pass
 
 
 DISK_FULL = """

@@ -25,10 +25,10 @@ from userdp.claims import claim
 from userdp.cli.app import run as userdp
 from userdp.core.codec import encode
 from userdp.core.errors import FailureError, UseError
+from userdp.core.files import exclusive
 from userdp.core.vocabulary import round_up
 from userdp.ledger import RunFolder, StoreLedger, admission
 from userdp.ledger.counter import attempts_in
-from userdp.ledger.journal import exclusive
 from userdp.ledger.lines import Settle
 from userdp.reporting.facts import read_run
 from userdp.sweeping import runs

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from userdp.core.codec import parse, text_of
-from userdp.core.errors import FailureError, UseError
+from userdp.core.errors import FailureError, UseError, UserdpError
 
 TEMPORARY = ".partial-"
 SHAREABLE_FILE = 0o644
@@ -254,6 +254,40 @@ def append_line(path: Path, values: dict[str, Any]) -> None:
         os.close(descriptor)
 
 
+def locked(path: Path, *, refusal: UserdpError) -> int:
+    """The descriptor of a folder, or of a file that may be new, locked until it is closed.
+
+    The operating system closes the descriptors of a killed process, so that its locks go with it.
+
+    Raises:
+        UserdpError: ``refusal``, if another process holds the lock.
+        FailureError: the disk refused.
+    """
+    flags = os.O_RDONLY if path.is_dir() else os.O_RDWR | os.O_CREAT
+    try:
+        descriptor = os.open(path, flags, OPERATOR_FILE)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(descriptor)
+            raise
+    except BlockingIOError as error:
+        raise refusal from error
+    except OSError as error:
+        raise FailureError(f"cannot write {path}: {error.strerror}") from error
+    return descriptor
+
+
+@contextmanager
+def exclusive(path: Path, *, refusal: UserdpError) -> Iterator[None]:
+    """Hold the lock of a folder or a file for as long as the block runs; see `locked`."""
+    descriptor = locked(path, refusal=refusal)
+    try:
+        yield
+    finally:
+        os.close(descriptor)
+
+
 def sweep(folder: Path, name: str = "*") -> None:
     """Remove what killed processes left half-written in ``folder``.
 
@@ -264,16 +298,12 @@ def sweep(folder: Path, name: str = "*") -> None:
         name: of the file or folder that was to be written; any by default.
     """
     for left in folder.glob(f"{TEMPORARY}{name}-{'[0-9a-f]' * 8}"):
-        with suppress(OSError):  # it is gone, or not ours, or a living process writes it
-            descriptor = os.open(left, os.O_RDONLY)
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                if left.is_dir():
-                    shutil.rmtree(left)
-                else:
-                    left.unlink()
-            finally:
-                os.close(descriptor)
+        written = FailureError("a living process writes it")
+        with suppress(FailureError, OSError), exclusive(left, refusal=written):
+            if left.is_dir():
+                shutil.rmtree(left)
+            else:
+                left.unlink()
 
 
 def sync(path: Path) -> None:

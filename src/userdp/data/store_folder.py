@@ -8,17 +8,15 @@ names it.
 
 from __future__ import annotations
 
-import fcntl
-import os
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from enum import StrEnum
 from pathlib import Path
 
 from userdp.core.codec import decode, parse
-from userdp.core.errors import UseError
-from userdp.core.files import TEMPORARY, append_line, sweep, sync
+from userdp.core.errors import UseError, UserdpError
+from userdp.core.files import TEMPORARY, append_line, exclusive, sweep, sync
 from userdp.data import meta as layout
 from userdp.data.meta import StateKind, StoreMeta, read_meta
 
@@ -33,7 +31,7 @@ def changing(store: Path) -> Iterator[None]:
     Raises:
         UseError: another process changes it.
     """
-    with locked(store):
+    with _locked(store):
         try:
             yield
         finally:
@@ -58,7 +56,7 @@ def finish_erasure(folder: Path, meta: StoreMeta) -> None:
     index in any case.
     """
     if meta.state.kind is StateKind.ERASED and _unnamed(folder, meta):
-        with suppress(UseError, OSError), locked(folder):
+        with suppress(UserdpError, OSError), _locked(folder):
             clear(folder, read_meta(folder))
 
 
@@ -68,25 +66,13 @@ def _unnamed(folder: Path, meta: StoreMeta) -> list[Path]:
     return [entry for entry in there if entry not in named]
 
 
-@contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """Hold the lock of a store's folder; a kill lets go of it too.
-
-    Raises:
-        UseError: another process has it.
-    """
-    lock = os.open(folder, os.O_RDONLY)
-    try:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise UseError(
-                f"another process appends to the store at {folder}, or erases somebody from it",
-                hint="wait until it is done",
-            ) from error
-        yield
-    finally:
-        os.close(lock)
+def _locked(folder: Path) -> AbstractContextManager[None]:
+    """Holds the lock of a store's folder; `UseError` if another process has it."""
+    refusal = UseError(
+        f"another process appends to the store at {folder}, or erases somebody from it",
+        hint="wait until it is done",
+    )
+    return exclusive(folder, refusal=refusal)
 
 
 class Place(StrEnum):

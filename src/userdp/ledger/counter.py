@@ -17,7 +17,6 @@ from typing import Self
 
 from userdp.core import files
 from userdp.core.errors import FailureError, UseError
-from userdp.ledger.journal import locked
 
 _DIGITS = 20
 
@@ -45,7 +44,7 @@ class Counter:
         except OSError as error:
             raise FailureError(f"cannot write {path}: {error.strerror}") from error
         self._path, self._process = path, os.getpid()
-        self._descriptor: int | None = locked(path, refusal=in_use)
+        self._descriptor: int | None = files.locked(path, refusal=in_use)
         text = os.pread(self._descriptor, _DIGITS + 1, 0)
         if not text.isdigit() and (text or begun):
             self.close()

@@ -12,8 +12,7 @@ import fcntl
 import hashlib
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -105,34 +104,6 @@ def append(
         if size > end + len(text):
             os.ftruncate(descriptor, end + len(text))
         return Tail(end + len(text), head)
-    finally:
-        os.close(descriptor)
-
-
-def locked(path: Path, *, refusal: FailureError) -> int:
-    """A descriptor of a file that may be new, locked until it is closed.
-
-    Raises:
-        FailureError: ``refusal`` if another process holds the lock; or the disk refused.
-    """
-    try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, files.OPERATOR_FILE)
-    except OSError as error:
-        raise FailureError(f"cannot write {path}: {error.strerror}") from error
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        os.close(descriptor)
-        raise refusal from error
-    return descriptor
-
-
-@contextmanager
-def exclusive(path: Path, *, refusal: FailureError) -> Iterator[None]:
-    """Hold a lock file for as long as the block runs, as `locked` does."""
-    descriptor = locked(path, refusal=refusal)
-    try:
-        yield
     finally:
         os.close(descriptor)
 

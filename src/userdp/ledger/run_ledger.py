@@ -15,6 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from userdp.core import files
 from userdp.core.errors import FailureError, UseError
 from userdp.ledger import journal
 from userdp.ledger.counter import Counter
@@ -197,7 +198,7 @@ def end_early(folder: RunFolder) -> tuple[StoreLedger, Charge]:
         hint="end that process first (Ctrl-C), and settle then",
     )
     RunRecord.read(folder.path)  # there is one
-    with journal.exclusive(folder.lock, refusal=busy):
+    with files.exclusive(folder.lock, refusal=busy):
         run = RunRecord.read(folder.path)
         plan, charge = run.plan, run.last_charge
         why_not = _why_not_early(run)

@@ -28,7 +28,6 @@ from userdp.core.stages import NoProgress, Progress
 from userdp.data.integrity import require_intact
 from userdp.data.user_store import UserStore
 from userdp.ledger import RunFolder, RunRecord, StoreLedger, lines
-from userdp.ledger.journal import exclusive
 from userdp.ledger.store_ledger import new_id
 from userdp.plans import PrivateSelection
 from userdp.sweeping.request import Candidate, SweepRequest, TuningMode
@@ -218,7 +217,7 @@ class _Sweep:
     def _alone(self, what: str) -> Iterator[bool]:
         """Whether this process holds the lock of ``what`` for the block, and no other does."""
         try:
-            with exclusive(self.folder.path / f".{what}.lock", refusal=_BusyError("held")):
+            with files.exclusive(self.folder.path / f".{what}.lock", refusal=_BusyError("held")):
                 yield True
         except _BusyError:
             yield False

@@ -43,7 +43,6 @@ from userdp.data.store_folder import Place, remember
 from userdp.data.user_store import UserStore
 from userdp.gradients import Loss, causal_lm_loss
 from userdp.ledger import RunFolder, RunLedger, RunRecord, StoreLedger
-from userdp.ledger.journal import exclusive
 from userdp.ledger.lines import Begin, ChargeLine, Finish, Open, Release, Settle, Trial, kept_of
 from userdp.ledger.run_folder import Resume, train_toml
 from userdp.ledger.store_history import History
@@ -150,7 +149,7 @@ def open_run(of: Training) -> OpenRun:
     with ExitStack() as lock:
         try:
             out.mkdir(parents=True, exist_ok=True)
-            lock.enter_context(exclusive(folder.lock, refusal=held))
+            lock.enter_context(files.exclusive(folder.lock, refusal=held))
         except OSError as error:
             raise FailureError(f"cannot write to {out}: {error.strerror}") from error
         try:
