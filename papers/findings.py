@@ -1,4 +1,4 @@
-"""What our runs say to a sentence of a paper: contrasts of cells, by rules fixed before the runs.
+"""What our runs say to a sentence of a paper: contrasts of cells, and a verdict by one rule.
 
 A figure's table in ``figures.toml`` lists *contrasts*: sums of mean losses of cells (``plus``) less
 others (``minus``), one for each combination of ``each``, with the sign that the paper's sentence
@@ -25,7 +25,7 @@ class Verdict(StrEnum):
     HOLDS = "holds"
     IN_PART = "holds in part"
     DOES_NOT_HOLD = "does not hold"
-    CANNOT_TELL = "cannot be told here"
+    CANNOT_TELL = "cannot be decided here"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -45,19 +45,6 @@ name or several: the parts of the sentence that it answers.
 """
 
 
-def verdict_of(holds: int, total: int) -> Verdict:
-    """All of several questions, some, or none answered as in the paper.
-
-    >>> verdict_of(3, 4)
-    <Verdict.IN_PART: 'holds in part'>
-    """
-    if not total:
-        return Verdict.CANNOT_TELL
-    if holds == total:
-        return Verdict.HOLDS
-    return Verdict.IN_PART if holds else Verdict.DOES_NOT_HOLD
-
-
 def verdict_by(*parts: Sequence[int]) -> Verdict:
     """Whether a sentence of a paper holds, from the answers to each of its parts.
 
@@ -70,7 +57,7 @@ def verdict_by(*parts: Sequence[int]) -> Verdict:
     >>> verdict_by([1, 0]), verdict_by([1, -1])
     (<Verdict.IN_PART: 'holds in part'>, <Verdict.DOES_NOT_HOLD: 'does not hold'>)
     >>> verdict_by([1, 1], [1]), verdict_by([0, 0])
-    (<Verdict.HOLDS: 'holds'>, <Verdict.CANNOT_TELL: 'cannot be told here'>)
+    (<Verdict.HOLDS: 'holds'>, <Verdict.CANNOT_TELL: 'cannot be decided here'>)
     """
     if all(answer > 0 for part in parts for answer in part):
         return Verdict.HOLDS
@@ -130,7 +117,7 @@ def finding_of(contrasts: Sequence[Contrast], template: str) -> Finding:
         else:
             words.append(f"{name}: {estimate}")
             continue
-        mark = " (against)" if answer < 0 else "" if sure else " (not told)"
+        mark = " (against)" if answer < 0 else "" if sure else " (undecided)"
         words.append(f"{name}: {estimate}{mark}")
         for part in [entry["part"]] if isinstance(entry["part"], str) else entry["part"]:
             answers.setdefault(part, []).append(answer)

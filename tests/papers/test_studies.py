@@ -194,19 +194,19 @@ def _claims_too_much(rows: list[list[str]]) -> list[str]:
     """The rows whose verdict says more than the contrasts in them."""
     wrong = []
     for name, _, here, verdict, files, *_ in rows:
-        against, open_ = "(against)" in here, "(not told)" in here
+        against, open_ = "(against)" in here, "(undecided)" in here
         trained_row = "runs](" in files and "marathe" not in files
         if (
             (verdict == "**holds**" and (against or open_))
             or (verdict == "**does not hold**" and trained_row and not against)
-            or (verdict == "**cannot be told here**" and against)
+            or (verdict == "**cannot be decided here**" and against)
         ):
             wrong.append(name)
     return wrong
 
 
 def test_no_verdict_of_the_page_says_more_than_its_contrasts() -> None:
-    """The broken twin: Figure 6 called "holds", though two of its contrasts are not told."""
+    """The broken twin: Figure 6 called "holds", though two of its contrasts are undecided."""
     text = PAGE.read_text(encoding="utf-8")
     rows = _rows_of_the_page(text)
     assert len(rows) == len(FIGURES)
