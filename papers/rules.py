@@ -100,8 +100,8 @@ def strategies(losses: Losses, _: Sequence[Row], table: Mapping[str, Any]) -> Fi
     return finding_of(
         near,
         "loss of the G that Estimate-and-Double and the planner take, less the best other G's, at "
-        f"most {NEAR:g} by its whole interval in {{told}} of {{total}}: {{words}}. Less that of the "
-        f" largest cohort (G = 1) or group (G = 8), where another cell: {'; '.join(others)}. "
+        f"most {NEAR:g} by its whole interval in {{told}} of {{total}}: {{words}}. Less that of "
+        f"the largest cohort (G = 1) or group (G = 8), where another cell: {'; '.join(others)}. "
         "The greedy oracle was not run",
     )
 
