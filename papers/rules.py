@@ -73,8 +73,10 @@ def small_group(losses: Losses, _: Sequence[Row], table: Mapping[str, Any]) -> F
     """Whether the best group size is at least ten times smaller than the cohort, M = B / G."""
     contrasts: list[Contrast] = []
     for panel in _panels(losses, table.get("where", {})):
-        sizes, best = _sizes(losses, panel)[0], {}
-        for g in sorted(sizes, key=lambda g: losses.mean(**panel, group_size=g).value):
+        best: dict[bool, dict[str, Any]] = {}
+        for g in sorted(
+            _sizes(losses, panel)[0], key=lambda g: losses.mean(**panel, group_size=g).value
+        ):
             best.setdefault(10 * g * g <= panel["gradients"], {**panel, "group_size": g})
         small, large = best[True], best[False]
         name = f"{_named(panel)}: G = {small['group_size']} less G = {large['group_size']}"
