@@ -17,7 +17,7 @@ from userdp.core.hints import one_of
 from userdp.core.vocabulary import PrivacyUnit, require_count
 from userdp.noise import Gaussian
 from userdp.plans.resolved import constants_of, require_said
-from userdp.plans.small_delta import require_small_delta
+from userdp.plans.small_delta import plan_with_small_delta, require_small_delta
 from userdp.sampling import SAMPLINGS, Sampling
 
 AccountantName = Literal["contour", "rdp", "group-privacy", "group-privacy-vadhan", "dp-accounting"]
@@ -159,4 +159,6 @@ def _claimed(ledger: Path, delta: float | None) -> Claim:
     if delta is not None and claimed.guarantee.delta == 0:
         why = f"all that {ledger} charges has delta 0" if claimed.finite else claimed.headline
         raise UseError(f"--delta says nothing here: {why}", hint="leave --delta out")
+    if claimed.plan is not None:
+        warn(plan_with_small_delta(claimed.plan, allow_large_delta=True))
     return claimed
