@@ -82,9 +82,9 @@ def test_a_federation_that_somebody_stopped_claims_its_whole_plan(tmp_path):
 
     with pytest.raises(KeyboardInterrupt):
         run_in_process(tmp_path / "federation", made, progress=Stops())
-    said = Teller().done("federate", tmp_path / "federation", "--claim")
-    assert not said["claim"]["complete"]
-    assert float(said["claim"]["epsilon"]) >= made.guarantee().epsilon
+    said = Teller().done("account", "--ledger", tmp_path / "federation")
+    assert not said["complete"]
+    assert float(said["epsilon"]) >= made.guarantee().epsilon
 
 
 def moved_by_an_absence(tmp_path: Path) -> int:

@@ -102,7 +102,7 @@ class Parser(argparse.ArgumentParser):
         width = min(100, get_terminal_size().columns) - 1
         super().__init__(
             prog=f"userdp {name}".strip(),
-            usage=f"userdp {usage}",
+            usage=textwrap.fill(f"userdp {usage}", width - 7),
             description="\n\n".join(textwrap.fill(one, width) for one in about),
             formatter_class=partial(
                 argparse.RawDescriptionHelpFormatter, max_help_position=25, width=width

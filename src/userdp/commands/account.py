@@ -50,7 +50,8 @@ def account(
         userdp account --sampling-probability 0.01 --steps 1000 --delta 1e-6 --noise-multiplier 1
 
     Args:
-        ledger: a run or store ledger, or the folder that holds one: epsilon is recomputed from it.
+        ledger: a run or store ledger, or the folder of a run, a store or a federation: epsilon is
+            recomputed from the ledgers that lie there.
         sampling: its kind, users by default.
         sampling_probability: of each user, or of each example, at each step.
         group_size: most examples of a user, where examples are sampled.
@@ -154,7 +155,12 @@ def _sampling(constants: dict[str, Any], population: int | None) -> Sampling:
 def _claimed(ledger: Path, delta: float | None) -> Claim:
     """The claim of a ledger; `UseError` of a delta where nothing has one."""
     from userdp.claims import claim
+    from userdp.federated.federation_plan import PLAN_FILE
 
+    if (ledger / PLAN_FILE).exists() and delta is None:
+        from userdp.federated.simulation import claim_of  # loads torch
+
+        return claim_of(ledger)
     claimed = claim(ledger, delta=delta)
     if delta is not None and claimed.guarantee.delta == 0:
         why = f"all that {ledger} charges has delta 0" if claimed.finite else claimed.headline

@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from userdp.claims import Claim
 from userdp.commands.answers import Answer
@@ -14,7 +14,7 @@ from userdp.commands.progress import say, shown
 from userdp.commands.setting import Section, read, section_of
 from userdp.core.codec import encode
 from userdp.core.environment import library
-from userdp.core.errors import UseError, warn
+from userdp.core.errors import warn
 from userdp.core.interrupts import told
 from userdp.core.stages import NoProgress, Progress
 from userdp.data.records import Record, Tally
@@ -57,16 +57,12 @@ class Federated(Answer):
 def federate(
     data: str | os.PathLike[str],
     *,
-    out: str | os.PathLike[str] | None = None,
+    out: str | os.PathLike[str],
     algorithm: str = "local-group-dp",
     silos: int = 16,
     silos_per_round: int | None = None,
     silos_per_subject: int | None = None,
     rounds: int = 32,
-    items_per_silo: int | None = None,
-    subjects_per_silo: int | None = None,
-    group_size: int = 4,
-    batch_size: float = 64,
     epsilon: float = 4.0,
     delta: float = 1e-5,
     learning_rate: float = 2.0,
@@ -74,9 +70,9 @@ def federate(
     deployment: bool = False,
     device: str = "auto",
     resume: bool = False,
-    claim: bool = False,
     settings: Sequence[str] = (),
     progress: Progress | None = None,
+    **silo: Annotated[Any, Declared],
 ) -> Federated:
     """Train across silos with privacy for subjects in several.
 
@@ -88,7 +84,7 @@ def federate(
         userdp federate chat.jsonl --out silos --items-per-silo 500 --subjects-per-silo 100
 
     Args:
-        data: records as for userdp prepare, or the folder of a federation whose claim is asked for.
+        data: records as for userdp prepare.
         out: the new folder of the federation.
         algorithm: what a silo does (Marathe et al. 2023): fedavg, local-item-dp, local-group-dp,
             higradavg-dp or user-ldp.
@@ -97,10 +93,6 @@ def federate(
         silos_per_subject: s, a bound on the silos that hold one subject, which is kept when the
             items are spread; all by default.
         rounds: R.
-        items_per_silo: the declared number of items of a silo, a public constant.
-        subjects_per_silo: the declared number of subjects of a silo, a public constant.
-        group_size: k, most items of a subject in a silo; the rest never trains, and is counted.
-        batch_size: items that a step of a silo draws, expected over the declared number.
         epsilon: the budget, per subject (local-item-dp: per subject who holds one item).
         delta: of the claim.
         learning_rate: of the local steps.
@@ -109,44 +101,28 @@ def federate(
             default the silos take turns on this machine.
         device: where the silos compute here, and the model is measured: auto, cpu, cuda or cuda:N.
         resume: go on with the interrupted federation in out, by the plan that lies there.
-        claim: recompute the claim of the federation in the folder data from its ledgers.
         settings: a further setting, as model.lora_rank=8 or input.user=author.
         progress: receives the progress; by default a bar, or lines where stderr is no terminal.
+
+        silo: fields of `userdp.federated.algorithms.Declared`, such as ``items_per_silo``.
 
     Raises:
         UseError: an argument is out of range or fits no other; nothing was charged.
         Interrupted: by Ctrl-C or SIGTERM; rounds that are done are kept.
     """
-    if out is None and not claim:
-        raise UseError("--out is missing: the folder of the new federation")
-    folder = Path(data if claim else out or "")
-    if claim:
-        return Federated(
-            federation=folder,
-            plan=FederationPlan.load(folder / PLAN_FILE),
-            claim=claim_of(folder),
-        )
+    folder, declared = Path(out), Declared(**silo)
     if deployment:
         library("flwr", extra="federated", what="a deployment")
     if resume and not deployment:
         return _run(folder, FederationPlan.load(folder / PLAN_FILE), device, progress)
-    if items_per_silo is None or subjects_per_silo is None:
-        raise UseError(
-            "--items-per-silo and --subjects-per-silo are missing: denominators must be public "
-            "constants, and counting the data would make them private",
-            hint="declare round numbers that you would also tell a stranger",
-        )
-    given = read(
-        settings, sections(), "silo", "model", items_per_silo=items_per_silo, group_size=group_size,
-        subjects_per_silo=subjects_per_silo, batch_size=batch_size, model=model,
-    )  # fmt: skip
+    given = read(settings, sections(), "model", model=model)
     named = None if model in ("bundled", "new") else Path(model)
     tokenizer = StoreTokenizer.load(named)
     options = SourceOptions(**given["input"], **template_of(named))
     given["model"] |= {"tokenizer_sha256": tokenizer.sha256, "vocab_size": tokenizer.vocab_size}
     records = _records(data, options)
     plan = FederationPlan.calibrated(
-        Declared(**given["silo"]),
+        declared,
         Budget(target_delta=delta, target_epsilon=epsilon),
         algorithm=algorithm,
         silos=silos,
@@ -157,7 +133,7 @@ def federate(
         model=LanguageModel(**given["model"]),
     )
     if isinstance(plan.local, Plan):
-        subjects, counted = silos * subjects_per_silo, "subjects, all silos together"
+        subjects, counted = silos * declared.subjects_per_silo, "subjects, all silos together"
         warn(require_small_delta(delta, subjects, counted=counted, allow_large_delta=False))
     make_federation(folder, plan, records, tokenizer=tokenizer, seed=plan.model.seed)
     if deployment:
@@ -168,9 +144,8 @@ def federate(
 
 
 def sections() -> dict[str, Section]:
-    """What ``--set`` reaches: of a silo's steps, of the model, of how the data is read."""
+    """All that ``--set`` reaches: of the model, and of how the data is read."""
     return {
-        "silo": section_of(Declared),
         "model": section_of(LanguageModel, without=("tokenizer_sha256", "vocab_size")),
         "input": section_of(InputOptions),
     }

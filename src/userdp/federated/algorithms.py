@@ -28,8 +28,9 @@ class Declared:
     """Public constants of every silo, declared and not counted.
 
     Args:
-        items_per_silo: the declared number of items of a silo, a public constant.
-        subjects_per_silo: the declared number of subjects of a silo, a public constant.
+        items_per_silo: the declared number of items of a silo: a public constant, a round number
+            that you would tell a stranger. Counting the data would make it private.
+        subjects_per_silo: the declared number of subjects of a silo, such a constant too.
         group_size: k, most items of a subject in a silo; the rest never trains, and is counted.
         batch_size: items that a step of a silo draws, expected over the declared number.
         local_steps: T, noisy steps of a silo in a round.
