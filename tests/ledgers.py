@@ -23,6 +23,7 @@ from userdp.ledger.lines import (
     StoreLine,
     kept_of,
 )
+from userdp.noise.gaussian import NoiseSampler
 from userdp.plans import Plan, PrivateSelection, StepRecord
 
 
@@ -41,14 +42,20 @@ def begun(path: Path, plan: Plan | None, *, run_id: str = "r", **options: Any) -
 
 
 def run_with(
-    folder: Path, plan: Plan | None, attempts: int, *, finished: bool = False, **options: Any
+    folder: Path,
+    plan: Plan | None,
+    attempts: int,
+    *,
+    finished: bool = False,
+    noise_sampler: NoiseSampler = NoiseSampler.HOST,
+    **options: Any,
 ) -> Path:
     """A run's folder that holds a ledger with so many attempts, and nothing else."""
-    folder.mkdir()
+    folder.mkdir(parents=True)
     ledger = begun(folder / "ledger.jsonl", plan, **{"run_id": folder.name, **options})
     for _ in range(attempts):
         assert plan is not None
-        ledger.attempt(StepRecord.of_plan(plan))
+        ledger.attempt(StepRecord.of_plan(plan, noise_sampler=noise_sampler))
     if finished:
         digest = None if plan is None else plan.digest
         finish(ledger, {"weights": None, "plan": digest, "train": None})

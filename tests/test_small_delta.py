@@ -112,7 +112,7 @@ def test_account_warns_of_a_stated_population(tmp_path, capsys) -> None:
         for delta, words in ((LARGE, "not below 1/n"), (MIDDLE, "above the rule")):
             assert userdp([*asked, str(delta)]) == 0
             assert words in capsys.readouterr().err
-    large = run_maker(tmp_path)("large", users_plan(steps=1, delta=1e-3))
+    large = run_maker(tmp_path)("large", users_plan(steps=1, target_delta=1e-3))
     capsys.readouterr()
     assert userdp(["account", "--ledger", str(large)]) == 0
     assert "not below 1/n" in capsys.readouterr().err

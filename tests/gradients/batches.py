@@ -8,14 +8,12 @@ from functools import partial
 from typing import Any
 from unittest.mock import patch
 
-import torch
 from torch import nn
 
 from userdp.gradients import ClippedSum, Loss, Units
 from userdp.gradients.certificate.state import State
 from userdp.gradients.engines import Engine, batched, reference
 from userdp.gradients.engines.choice import why_alone
-from userdp.gradients.engines.passes import Pass, PassShape
 from userdp.gradients.engines.task import Task
 from userdp.gradients.engines.uses import Forms
 from userdp.gradients.model_randomness import StatesApart, secret_randomness
@@ -61,21 +59,3 @@ def counted_reference() -> Iterator[list[int]]:
 
     with patch.object(reference, "add_units", counted):
         yield calls
-
-
-honest_of = Pass.of
-
-
-def as_they_come(self: Pass, units: Units) -> Units:
-    """A broken twin: as many places as units, and a pass as wide as its longest row."""
-    tight = PassShape(len(self.numbers), self.shape.rows, self.shape.width)
-    parts = [
-        honest_of(Pass((number,), (0,), PassShape(1, tight.rows, tight.width)), units)
-        for number in self.numbers
-    ]
-    longest = max(int(part.lengths.max()) for part in parts)
-    return Units(
-        input_ids=torch.cat([part.input_ids for part in parts])[:, :longest],
-        lengths=torch.cat([part.lengths for part in parts]),
-        offsets=torch.arange(tight.units + 1) * tight.rows,
-    )

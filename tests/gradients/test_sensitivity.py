@@ -20,7 +20,6 @@ import peft
 import pytest
 import torch
 from torch import Tensor, nn
-from transformers import AutoModelForCausalLM, MixtralConfig
 
 from tests.gradients.batches import batched_sum, counted_reference
 from tests.gradients.campaign import losses, models
@@ -283,16 +282,9 @@ def tied_router() -> Iterator[Setup]:
 
     Leaving one of two users out changes nothing but the shapes of products, and these bits.
     """
-    torch.manual_seed(7)
-    config = MixtralConfig(
-        vocab_size=VOCABULARY, hidden_size=16, intermediate_size=24, num_hidden_layers=2,
-        num_attention_heads=2, num_key_value_heads=1, num_local_experts=4, num_experts_per_tok=2,
-        bos_token_id=0, eos_token_id=0, experts_implementation="batched_mm",
-    )  # fmt: skip
-    model: nn.Module = AutoModelForCausalLM.from_config(config).eval()
+    model = build("mixtral", experts_implementation="batched_mm").eval()
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            parameter.add_(0.05 * torch.randn_like(parameter))
             parameter.requires_grad_("self_attn" in name)
             if "down_proj" in name:
                 parameter.mul_(20)  # what an expert says matters

@@ -6,22 +6,19 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.ledgers import begun, finish
-from tests.plans import for_examples, for_users
+from tests.ledgers import run_with
+from tests.plans import els_plan, for_examples, for_users, uls_plan
 from userdp.claims import Claim, Lineage
-from userdp.core.clip import Clip
 from userdp.core.codec import encode
 from userdp.core.vocabulary import Guarantee
 from userdp.ledger import StoreLedger
 from userdp.ledger.lines import Declare
 from userdp.ledger.run_ledger import append_release
-from userdp.noise import Gaussian
-from userdp.noise.gaussian import NoiseSampler
-from userdp.plans import Budget, Plan, StepRecord
-from userdp.sampling import FixedGraph, PoissonExamples, PoissonUsers
+from userdp.plans import Plan
 
 SECOND = 1.0001
 """Of ε, what the second accountant says in these tests: the real one takes seconds."""
@@ -30,27 +27,14 @@ MakeRun = Callable[..., Path]
 LOSSES = (5.431862, 5.318274, 5.297513)
 
 
-def users_plan(*, steps: int = 3, delta: float = 1e-5) -> Plan:
-    return Plan(
-        sampling=PoissonUsers(sampling_probability=0.016, group_size=2),
-        clip=Clip(l2_norm=1.0),
-        noise=Gaussian(multiplier=0.75),
-        steps=steps,
-        population=2000,
-        budget=Budget(target_delta=delta),
-    )
+def users_plan(**changes: Any) -> Plan:
+    values = {"population": 2000, "cohort_size": 32, "group_size": 2, "l2_clip_norm": 1.0}
+    return uls_plan(**{**values, "noise_multiplier": 0.75, "steps": 3, **changes})
 
 
-def examples_plan(*, steps: int = 3, fixed_graph: bool = False) -> Plan:
-    sampling = FixedGraph if fixed_graph else PoissonExamples
-    return Plan(
-        sampling=sampling(sampling_probability=0.008, group_size=4),
-        clip=Clip(l2_norm=0.5),
-        noise=Gaussian(multiplier=1.1),
-        steps=steps,
-        population=8000,
-        budget=Budget(target_delta=1e-5),
-    )
+def examples_plan(**changes: Any) -> Plan:
+    values = {"population": 8000, "batch_size": 64, "noise_multiplier": 1.1, "steps": 3}
+    return els_plan(**{**values, **changes})
 
 
 def operator_lines(losses: tuple[float, ...] = LOSSES) -> list[dict[str, object]]:
@@ -112,17 +96,18 @@ def run_maker(tmp_path: Path) -> MakeRun:
         attempts: int | None = None,
         facts: dict[str, object] | None = None,
         config: dict[str, object] | None = None,
-        noise_sampler: NoiseSampler = NoiseSampler.HOST,
         lineage: Lineage | None = None,
-        weights: str | None = None,
         releases: Sequence[dict[str, object]] = (),
+        **options: Any,
     ) -> Path:
-        folder = tmp_path / name
-        folder.mkdir(parents=True)
         plan = (plan or users_plan()) if private else None
-        ledger = begun(
-            folder / "ledger.jsonl",
+        planned = 0 if plan is None else plan.steps
+        attempts = planned if attempts is None else attempts
+        folder = run_with(
+            tmp_path / name,
             plan,
+            attempts,
+            finished=plan is not None and attempts == planned,
             run_id=f"c0ffee-{name}",
             lineage=(lineage or Lineage()).plain,
             facts={
@@ -132,16 +117,10 @@ def run_maker(tmp_path: Path) -> MakeRun:
                 **{key: value for key, value in (config or {}).items() if key != "train"},
                 **(facts or {}),
             },
+            **options,
         )
-        if plan is not None:
-            planned = plan.steps if attempts is None else attempts
-            for _ in range(planned):
-                ledger.attempt(StepRecord.of_plan(plan, noise_sampler=noise_sampler))
-            if planned == plan.steps:
-                finish(ledger, {"weights": weights, "plan": plan.digest, "train": None})
-            for release in releases:
-                append_release(folder / "ledger.jsonl", release)
-        ledger.close()
+        for release in releases:
+            append_release(folder / "ledger.jsonl", release)
         train = {"model": "/home/quetzal/confidential/gpt2", "learning_rate": 0.001}
         train |= (config or {}).get("train", {})
         lines = [f"{name} = {json.dumps(value)}" for name, value in train.items()]

@@ -261,28 +261,20 @@ class Counts(Around):
 
 
 class RunningMean(Around):
-    """Takes off a running mean of earlier passes, which is an ordinary attribute."""
+    """Takes off a running mean of earlier passes: an ordinary attribute, or a buffer."""
 
-    mean: Any = None
+    def __init__(self, inner: nn.Module, *, in_buffer: bool = False) -> None:
+        super().__init__(inner)
+        self.mean: Any
+        if in_buffer:
+            self.register_buffer("mean", None)
+        else:
+            self.mean = None
 
     def forward(self, hidden: Tensor, *args: Any, **options: Any) -> Any:
         before, now = self.mean, hidden.detach().mean((0, 1))
         self.mean = now if before is None else 0.5 * before + 0.5 * now
         return super().forward(hidden if before is None else hidden - 9 * before, *args, **options)
-
-
-class RunningMaximum(Around):
-    """The same in a buffer."""
-
-    def __init__(self, inner: nn.Module) -> None:
-        super().__init__(inner)
-        self.register_buffer("largest", torch.zeros(()))
-
-    def forward(self, hidden: Tensor, *args: Any, **options: Any) -> Any:
-        largest = self.get_buffer("largest")
-        answer = super().forward(hidden / (1 + largest), *args, **options)
-        largest.copy_(torch.maximum(largest, hidden.detach().abs().max()))
-        return answer
 
 
 class Skips(Around):
@@ -399,7 +391,9 @@ ACCIDENTS: dict[str, Accident] = {
     "a module that counts its calls": Accident(model=lambda: wrapped(Counts), allowed=TOGETHER),
     "a running mean of the loss": Accident(loss=RunningLoss, allowed=ALONE),
     "a running mean in an attribute": Accident(model=lambda: wrapped(RunningMean), allowed=ALONE),
-    "a running maximum in a buffer": Accident(model=lambda: wrapped(RunningMaximum), allowed=ALONE),
+    "a running mean in a buffer": Accident(
+        model=lambda: wrapped(partial(RunningMean, in_buffer=True)), allowed=ALONE
+    ),
     "dynamic rotary embeddings": Accident(model=dynamic_rope, allowed=TOGETHER),
     "BatchNorm": Accident(model=lambda: wrapped(Normalised), allowed=REFUSED),
     "an embedding with max_norm": Accident(model=renormalised, allowed=REFUSED, says="max_norm"),
