@@ -23,7 +23,6 @@ from userdp.sweeping.runs import Tuned, run_sweep
 from userdp.training.config import OptimizerName, RunOptions, TrainConfig, changed
 
 AnyPlan = Plan | Proposal | str | os.PathLike[str]
-_ONE_RUNS = ("sharded", "verify", "scores", "base_of_others", "charge_again", "slot", "device")
 
 
 def tune(
@@ -120,13 +119,10 @@ def tune(
                 hint="--plan plan.json, made by userdp plan; or --epsilon and --population",
             )
         total = StoreLedger(people.path).history().total_delta
-        allowed = bool(given["run"].get("allow_large_delta"))
         for one in plans:
             users = declared_users(one)
             warn(
-                plan_with_small_delta(
-                    as_plan(one), users=users, total_delta=total, allow_large_delta=allowed
-                )
+                plan_with_small_delta(as_plan(one), users=users, total_delta=total, **given["run"])
             )
         axes = {"learning_rate": learning_rate, "optimizer": list(map(OptimizerName, optimizer))}
         request = build_request(
@@ -147,5 +143,5 @@ def sections() -> dict[str, Section]:
     """What ``--set`` reaches: what candidates share."""
     return {
         "learning": section_of(TrainConfig, without=("learning_rate", "optimizer")),
-        "run": section_of(RunOptions, without=(*_ONE_RUNS, "report_to")),
+        "run": {"allow_large_delta": section_of(RunOptions)["allow_large_delta"]},
     }

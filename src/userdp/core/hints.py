@@ -16,7 +16,7 @@ _OPTION = re.compile(
     r"(?:[ =](?P<value>[A-Z]{2,}\b|-?\d[\d.e-]*|\S*/\S+)|=(?P<word>[^\s`,;]+))?"
 )
 _SECTIONS = (
-    "plan|sampling|clip|adaptation|learning|run|plain|input|local|measure|silo|model|rules|public"
+    "plan|sampling|clip|adaptation|learning|run|plain|input|local|measure|model|rules|public"
 )
 _SETTING = re.compile(rf"--set (?:{_SECTIONS})\.(\w+)=")
 _SECTION = re.compile(
