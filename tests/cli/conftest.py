@@ -9,9 +9,12 @@ from pathlib import Path
 import pytest
 
 from tests.plans import uls_plan
+from tests.training.conftest import prepared, store
 from tests.training.toy import CONFIG, toy_store
 from userdp.cli.app import run
 from userdp.training.loop import train
+
+__all__ = ["prepared", "store"]
 
 Told = Callable[..., tuple[int, str, str]]
 

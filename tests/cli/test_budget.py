@@ -9,11 +9,8 @@ import pytest
 from tests.claims.lives import PLAN, Teller, begin
 from tests.ledgers import query, reserve
 from tests.plans import changed_plan
-from tests.training.conftest import prepared, store
 from userdp.core.errors import UseError
 from userdp.ledger import StoreLedger
-
-__all__ = ["prepared", "store"]
 
 BUDGET = ("--epsilon", 8, "--delta", 1e-5)
 

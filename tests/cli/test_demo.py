@@ -53,11 +53,9 @@ def test_every_stage_leaves_what_it_says(place, result, capsys) -> None:
     for run in result["runs"]:
         assert round_up(run["epsilon"]) in told
         assert round_up(run["epsilon"]) in public
-        for loss in (run["loss_before"], run["loss_after"]):
-            assert f"{loss:.5g}" in told
+        assert f"{run['loss_after']:.5g}" in told
         assert f"{run['loss_after']:.4f}" in page
         assert f"{run['loss_after']:.4f}" not in public, "losses are for the operator only"
-    assert page.count('class="plot"') > public.count('class="plot"') >= 1
 
 
 def test_what_lies_at_the_place_stays(tmp_path, userdp) -> None:

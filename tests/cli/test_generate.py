@@ -5,11 +5,9 @@ import stat
 
 import pytest
 
-from tests.cli.test_train import MODEL, PLAN, prepared, store
+from tests.cli.test_train import MODEL, PLAN
 from userdp.claims import claim
 from userdp.training.sampled_texts import GenerateConfig, sampled_texts
-
-__all__ = ["prepared", "store"]
 
 
 @pytest.fixture
@@ -27,8 +25,8 @@ def plain(steps):
     return ("--set", f"plain.steps={steps}", "--set", "plain.batch_size=8")
 
 
-def test_a_synthetic_data_set_has_the_runs_claim_and_charges_nothing(trained, userdp, tmp_path):
-    run, out = trained("run", *PLAN), tmp_path / "synthetic.jsonl"
+def test_a_synthetic_data_set_has_the_runs_claim_and_charges_nothing(place, userdp, tmp_path):
+    run, out = place / "run", tmp_path / "synthetic.jsonl"
     before = claim(run / "ledger.jsonl").guarantee
     few = ("--records", 5, "--micro-batch", 2, "--max-tokens", 4, "--prompt", "w1", "--json")
     status, printed, _ = userdp("generate", run, "--out", out, *few)
@@ -69,8 +67,8 @@ def test_texts_of_a_run_without_a_claim_are_the_operators(trained, userdp, tmp_p
     assert "no ε is claimed: people's text was trained on without privacy" in told
 
 
-def test_prompts_of_unequal_length_share_a_batch_and_nothing_else(trained):
-    run, prompts = trained("run", *PLAN), ("w1", "w2 w3 w4", "w5 w6")
+def test_prompts_of_unequal_length_share_a_batch_and_nothing_else(place):
+    run, prompts = place / "run", ("w1", "w2 w3 w4", "w5 w6")
 
     def sampled(*texts):  # always the likeliest token
         how = GenerateConfig(prompt=texts, max_tokens=4, top_p=1e-9)

@@ -6,14 +6,13 @@ import signal
 
 import pytest
 
-from tests.cli.test_train import MODEL, PLAN, prepared, store
+from tests.cli.test_train import MODEL, PLAN
 from tests.training.test_interrupts import SignalIn
 from tests.training.toy import attempts
 from userdp.cli.app import say_how_to_go_on
 from userdp.core.errors import Interrupted
 from userdp.training import loop
 
-__all__ = ["prepared", "store"]
 STOPPED = Interrupted("after step 1 of 2", resume=True)
 
 

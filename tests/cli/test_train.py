@@ -2,7 +2,6 @@
 
 import json
 import shlex
-import shutil
 from pathlib import Path
 
 import pytest
@@ -11,9 +10,8 @@ from tests.claims.lives import SHAPE
 from tests.plans import uls_plan
 from tests.speed import fast_then_slow
 from tests.training.processes import start
-from tests.training.toy import attempts, sgd, toy_model, toy_store
+from tests.training.toy import attempts, sgd, toy_model
 from userdp.claims import claim
-from userdp.data.user_store import UserStore
 from userdp.ledger import RunFolder, StoreLedger
 from userdp.plans import Plan
 from userdp.plans.preset import preset
@@ -25,17 +23,6 @@ COMMON = "--population 100 --group-size 2 --l2-clip-norm 1 --delta 1e-5 "
 COMMON += "--set plan.noise_multiplier=2"
 PLAN = shlex.split(f"{COMMON} --cohort-size 8 --steps 3")
 MODEL = ("--model", "new", *SHAPE)
-
-
-@pytest.fixture(scope="module")
-def prepared(tmp_path_factory) -> Path:
-    return toy_store(tmp_path_factory.mktemp("prepared")).path
-
-
-@pytest.fixture
-def store(prepared, tmp_path) -> UserStore:
-    shutil.copytree(prepared, tmp_path / "store")
-    return UserStore.open(tmp_path / "store")
 
 
 @pytest.fixture

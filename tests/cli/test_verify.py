@@ -9,13 +9,10 @@ import pytest
 
 from tests.claims.lives import PLAN, Teller, begin, copied
 from tests.speed import fast_then_slow
-from tests.training.conftest import prepared
 from userdp.claims import Lineage
 from userdp.claims import verify as verifying
 from userdp.claims.weights import describe
 from userdp.data.user_store import UserStore
-
-__all__ = ["prepared"]
 
 
 @pytest.fixture(scope="module")
