@@ -20,9 +20,9 @@ def _write(path: Path, text: str) -> None:
 
 def _page(name: str) -> str:
     """What a command does, all that it takes, and a line to try."""
-    from userdp.cli.parsing import options_of, told_of
+    from userdp.cli.parsing import description_of, options_of
 
-    options, (told, example) = options_of(name), told_of(name)
+    options, (told, example) = options_of(name), description_of(name)
     rows = [f"| `{one.shown}` | {one.meaning.replace('|', '&#124;')} |" for one in options]
     if any(one.name == "--set" for one in options):
         rows.append(

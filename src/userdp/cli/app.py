@@ -39,7 +39,7 @@ _REFUSED = {
     **dict.fromkeys((errno.ENOSPC, errno.EDQUOT, errno.EFBIG), _NO_PLACE),
     **dict.fromkeys((errno.EACCES, errno.EROFS, errno.EISDIR), _NO_PLACE),
 }
-"""What the system may answer whatever the program does, and the way out."""
+"""Refusals of the operating system that are no fault of the program, and the way out."""
 _RESUMED = ("train", "tune", "federate")
 """Commands that go on with ``--resume``; others, such as the demo, may run one of them."""
 
@@ -118,7 +118,7 @@ def say_how_to_go_on(
 
 
 def _failure_of(error: Exception) -> UserdpError | None:
-    """What to say of an error; None of one that is a fault of the program itself."""
+    """An error as a message for people; None for a fault of the program itself."""
     if isinstance(error, UserdpError):
         return error
     if isinstance(error, OSError) and error.errno in _REFUSED:

@@ -22,7 +22,7 @@ from userdp.reporting.facts import parts_of_claim
 from userdp.reporting.table import MISSING, Table, table_of
 
 Part: TypeAlias = str | Table | Claim | Mapping[str, Any] | Sequence[Mapping[str, Any]]
-"""What an answer in words is made of: a text, a table, a claim, named values, or rows."""
+"""A part of an answer in words: a text, a table, a claim, named values, or rows."""
 _FOR_WHOM = {
     True: "Operator-only: exact facts about people and their text, which no epsilon covers.",
     False: "May be handed on: epsilon covers it.",

@@ -68,7 +68,7 @@ class Option(Setting):
 
     @property
     def name(self) -> str:
-        """What is typed, or stands for it: ``--micro-batch``, ``--no-base``, ``STORE``."""
+        """Its spelling on a line, or in the help: ``--micro-batch``, ``--no-base``, ``STORE``."""
         if self.place:
             return self.field.upper()
         if self.field == "settings":
@@ -87,7 +87,7 @@ class Option(Setting):
         return self.default in (inspect.Parameter.empty, dataclasses.MISSING)
 
     def value(self, given: str | bool | Sequence[str], *, listed: str) -> Any:
-        """What its argument becomes: words are read, and a flag is set or not."""
+        """The argument for Python: words are read as its type, and a flag is set or not."""
         if isinstance(given, bool):
             return given
         words = [given] if isinstance(given, str) else given
@@ -124,7 +124,7 @@ class Parser(argparse.ArgumentParser):
 
 
 COMMON = Parser()
-"""What every line may have, wherever it stands."""
+"""Options of every command, which may stand anywhere on the line."""
 COMMON.add_argument("--config", type=Path, default=None)
 COMMON.add_argument("--help", "-h", action="store_true", default=False)
 for _flag in ("--json", "--settings", "--version"):
@@ -206,7 +206,7 @@ class _Known(dict[str, Any]):
 
 def parser_of(name: str) -> Parser:
     """The parser of a command. It demands nothing: a file may give what the line does not."""
-    options, (about, example) = options_of(name), told_of(name)
+    options, (about, example) = options_of(name), description_of(name)
     needed = [one.shown for one in options if one.needed]
     parser = Parser(name, " ".join([name, *needed, "[OPTIONS]"]), about)
     for one in options:
@@ -313,7 +313,7 @@ def _source() -> str:
     return "".join(one.read_text(encoding="utf-8") for one in files)
 
 
-def told_of(name: str) -> tuple[list[str], str]:
+def description_of(name: str) -> tuple[list[str], str]:
     """The paragraphs of a command's docstring before its arguments, and its example."""
     text = inspect.getdoc(function_of(name)) or ""
     told, _, behind = text.partition("\nExample::\n")
@@ -332,7 +332,7 @@ def help_of(name: str | None) -> str:
 
 
 def settings_of(name: str) -> str:
-    """All that ``--set`` reaches of a command, and what it means."""
+    """The list of ``--settings``: all that ``--set`` reaches in a command, with meanings."""
     parser = Parser(usage=f"{name} --set SECTION.FIELD=VALUE")
     for section, fields in sections_of(name).items():
         values = {

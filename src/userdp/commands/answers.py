@@ -30,19 +30,19 @@ class Answer:
     __slots__ = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """What ``--json`` prints: every field; one that is None by default is left out."""
-        told: dict[str, Any] = {}
+        """The object of ``--json``: every field, but those that are None as by default."""
+        values: dict[str, Any] = {}
         # Each subclass is a dataclass, which a base cannot say.
         for one in dataclasses.fields(self):  # type: ignore[arg-type]
             value = plain(getattr(self, one.name))
             if "inner" in one.metadata:
-                told |= value or {}
+                values |= value or {}
             elif value is not None or one.default is not None:
-                told[one.name] = value
-        return told
+                values[one.name] = value
+        return values
 
     def rows(self) -> list[dict[str, Any]]:
-        """What it holds of several things, a row each."""
+        """A row for each of several things that it holds."""
         return []
 
     def to_pandas(self) -> pd.DataFrame:
@@ -84,7 +84,7 @@ class Run:
         return RunFolder(self.path).ledger
 
     def to_dict(self) -> dict[str, Any]:
-        """What ``userdp train --json`` prints."""
+        """The object of ``userdp train --json``."""
         return {
             **self.claim.to_dict(),
             "algorithm": self.algorithm,

@@ -84,8 +84,8 @@ def demo(*, out: str | os.PathLike[str]) -> dict[str, Any]:
     for run in trained.values():
         measured = userdp.evaluate(run, store=store, split=[Split.HELD_OUT_USERS])
         before, after = (row["loss"] for row in measured.rows())
-        told = {one: sizes[one] for one in ("users", "examples")}
-        runs.append(told | {"loss_before": before, "loss_after": after} | run.to_dict())
+        row = {one: sizes[one] for one in ("users", "examples")}
+        runs.append(row | {"loss_before": before, "loss_after": after} | run.to_dict())
     say("4/4 report: the claim, its assumptions, the curves")
     pages = {"public_report": place / "report-public.html", "report": place / "report.html"}
     for kind, page in pages.items():

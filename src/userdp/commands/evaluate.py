@@ -25,7 +25,7 @@ from userdp.training.personalization import LocalTraining, personalize_run
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Evaluated(Answer):
-    """What was measured.
+    """Losses that were measured, or released under DP.
 
     Args:
         run: its folder.
@@ -149,7 +149,7 @@ def evaluate(
 
 
 def sections() -> dict[str, Section]:
-    """What ``--set`` reaches."""
+    """All that ``--set`` reaches."""
     return {"local": section_of(LocalTraining)}
 
 

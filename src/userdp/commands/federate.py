@@ -31,7 +31,7 @@ from userdp.plans.small_delta import require_small_delta
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Federated(Answer):
-    """A federation and what became of it.
+    """A federation, its plan and its outcome.
 
     Args:
         federation: its folder.
@@ -48,10 +48,10 @@ class Federated(Answer):
     operator_only: dict[str, float] | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """What ``userdp federate --json`` prints."""
+        """The object of ``userdp federate --json``."""
         claims = [asdict(guarantee) for guarantee in self.plan.guarantees()]
-        told = super(Federated, self).to_dict()
-        return {**told, "plan": encode(self.plan), "claims_of_the_plan": claims}
+        values = super(Federated, self).to_dict()
+        return {**values, "plan": encode(self.plan), "claims_of_the_plan": claims}
 
 
 def federate(
@@ -152,7 +152,7 @@ def sections() -> dict[str, Section]:
 
 
 def _records(data: Any, options: SourceOptions) -> list[Record]:
-    """The records that ``data`` names; what cannot be used is told to the operator."""
+    """The records that ``data`` names; the operator reads how many were dropped, and why."""
     source, tally = open_source([str(data)], options=options), Tally()
     records = list(source.records(tally, NoProgress()))
     for reason, count in tally.drops.items():

@@ -48,9 +48,9 @@ class Generated(Answer):
     check: dict[str, Any] | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """What ``userdp generate --json`` prints: texts that are in a file are not repeated."""
-        told = super(Generated, self).to_dict()
-        return {key: one for key, one in told.items() if key != "texts" or self.out is None}
+        """The object of ``userdp generate --json``; texts that are in a file are not repeated."""
+        values = super(Generated, self).to_dict()
+        return {key: one for key, one in values.items() if key != "texts" or self.out is None}
 
     def rows(self) -> list[dict[str, Any]]:
         """One for each text; it says what wrote it, so that `userdp.prepare` knows it again."""

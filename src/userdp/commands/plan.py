@@ -167,7 +167,7 @@ class Measure:
 
 
 def sections() -> dict[str, Section]:
-    """What ``--set`` reaches."""
+    """All that ``--set`` reaches."""
     return {"measure": section_of(Measure)}
 
 

@@ -130,7 +130,7 @@ def prepare(
 
 
 def sections() -> dict[str, Section]:
-    """What ``--set`` reaches."""
+    """All that ``--set`` reaches."""
     return {"input": section_of(InputOptions, without=("user", "text"))}
 
 

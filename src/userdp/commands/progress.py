@@ -23,7 +23,7 @@ _NO_NUMBERS = "{desc}: {elapsed} so far"
 
 @contextmanager
 def shown(progress: Progress | None = None) -> Iterator[Progress]:
-    """What is given; by default a bar, or lines, on stderr."""
+    """The given receiver of progress; by default a bar, or lines, on stderr."""
     if progress is not None:
         yield progress
         return

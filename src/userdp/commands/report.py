@@ -21,7 +21,7 @@ from userdp.reporting.page import compare, render_report, render_summary
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Reported(Answer):
-    """What was written, and what it says.
+    """The files of a report, and their content in short.
 
     Args:
         report: the page, if one was asked for.

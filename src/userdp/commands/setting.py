@@ -36,7 +36,7 @@ class Setting:
 
     Args:
         kind: its type.
-        words: what it is.
+        words: its meaning.
         default: None where it has none.
     """
 
@@ -46,13 +46,13 @@ class Setting:
 
     @property
     def meaning(self) -> str:
-        """What it is, and what it is by default, for the help."""
+        """Its meaning and its default, for the help."""
         fixed = isinstance(self.default, str | int | float) and not isinstance(self.default, bool)
         return self.words.rstrip(".") + (f" [default: {self.default}]" if fixed else "")
 
     @property
     def kinds(self) -> tuple[Any, ...]:
-        """Its type, and the members of it where it is a union."""
+        """Its type, and the members of the type if it is a union."""
         return (self.kind, *get_args(self.kind))
 
     @property
@@ -63,7 +63,7 @@ class Setting:
         return [str(one.value) for kind in kinds for one in kind] + [*map(str, literal)]
 
     def read(self, text: str, *, place: str, listed: str) -> Any:
-        """What was written, as a value of its type.
+        """The value of its type that a text stands for.
 
         Args:
             text: a value as JSON has it, or plain words; of several values the only one.
@@ -126,7 +126,7 @@ def section_of(kind: Any, *, without: Sequence[str] = ()) -> Section:
 
 
 def samplings(*, without: Sequence[str] = ()) -> Section:
-    """The kinds of sampling, and every constant that one of them has."""
+    """The kinds of sampling, and all constants of any of them."""
     from userdp.sampling import SAMPLINGS
 
     hints: dict[str, Any] = {}
@@ -146,7 +146,7 @@ def samplings(*, without: Sequence[str] = ()) -> Section:
 def read(
     given: Sequence[str], sections: Mapping[str, Section], *places: str, **arguments: Any
 ) -> dict[str, dict[str, Any]]:
-    """What is set, by section and field, each of its declared type.
+    """The values that are set, by section and field, each of its declared type.
 
     Args:
         given: ``section.field=value`` each, a value as JSON has it or as plain text; of two for one

@@ -175,7 +175,7 @@ class Members(Answer):
         joined: for each state, from 1, the users who joined in it, and what they were charged.
         charges: all that was charged, and the number of the state that the store was in; None where
             that was not written, so that it counts for everybody.
-        statement: what one person can be told, if one was asked for.
+        statement: the statement for one person, if one was asked for.
     """
 
     store: Path
@@ -216,9 +216,9 @@ def members(
     history, joined = ledger.history(), list[dict[str, Any]]()
     for one in intakes(opened, history):
         price = one.total and one.total.guarantee
-        told = {"state": one.number + 1, "kind": str(one.state.kind), "users": one.users}
+        row = {"state": one.number + 1, "kind": str(one.state.kind), "users": one.users}
         cost = {"epsilon": price.epsilon if price else 0.0, "delta": price.delta if price else 0.0}
-        joined.append({**told, "charges": len(one.charges), **cost})
+        joined.append({**row, "charges": len(one.charges), **cost})
     states = {one.run_id: state_number(opened, one) for one in history.charges.values()}
     charges = [
         {"id": run_id, "state": None if number is None else number + 1}

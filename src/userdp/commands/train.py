@@ -82,16 +82,16 @@ def train(
             the claim.
         resume: go on with the interrupted run.
         dry_run: charge nothing: print noise, time, memory and claim.
-        declare: train nothing: record these constants in the store's ledger, so that a run that is
-            trained by them later is known to have been fixed before whatever follows.
+        declare: train nothing: record these constants in the store's ledger, so that a later run by
+            them counts as planned in advance.
         settings: a further setting, as learning.weight_decay=0.1.
         config: the model and how it learns, whole; fields that are given beside it count.
         progress: receives the progress; by default a bar, or lines where stderr is no terminal.
         fields: of `TrainConfig` and of `RunOptions`, by their names.
 
     Returns:
-        The run, or what a dry run would cost and claim, or that it was declared; None on all
-        processes but the first.
+        The run; or the cost and the claim that a dry run foresees; or a note that the run was
+        declared. None on all processes but the first.
 
     Raises:
         UseError: an argument is out of range or fits no other; nothing was charged.
@@ -135,7 +135,7 @@ def train(
         if declare:
             StoreLedger(people.path).append(Declare(constants=digest))
             return {"store": str(people.path), "declared": True}
-        _foretell(people, chosen, learned, run, digest)
+        _announce_claim(people, chosen, learned, run, digest)
     how: dict[str, Any] = {"options": run, "resume": resume, "dry_run": dry_run}
     with joined() as world, shown(progress if world.rank == 0 else NoProgress()) as bar:
         if run.verify:
@@ -157,7 +157,7 @@ def train(
 
 
 def sections() -> dict[str, Section]:
-    """What ``--set`` reaches: the fields of the plan, of the learning and of how a run is made."""
+    """All that ``--set`` reaches: fields of the plan, of the learning and of the run."""
     from userdp.plans.resolved import PlanFields
 
     return {
@@ -179,7 +179,7 @@ def _resolved(
     *,
     resume: bool,
 ) -> tuple[Plan | PlainPlan, TrainConfig]:
-    """What is run and how it learns: as given, or of the run that is resumed."""
+    """The plan and the configuration: as given, or those of the run that is resumed."""
     from userdp.commands.progress import say
     from userdp.plans.resolved import PlanFields, resolve
 
@@ -219,10 +219,10 @@ def _begun(out: Path) -> tuple[Plan | PlainPlan, TrainConfig]:
     return PlainPlan(**options["plain"]), learned
 
 
-def _foretell(
+def _announce_claim(
     people: UserStore, plan: Plan, learned: TrainConfig, run: RunOptions, digest: str
 ) -> None:
-    """Before anything is charged: what the claim will be, or that there will be none."""
+    """Say before the charge what the run will claim, or warn that it will claim nothing."""
     from userdp.claims.claims import foreseen
     from userdp.claims.weights import Subject, ancestry
     from userdp.claims.words import foreseen_in_words

@@ -140,7 +140,7 @@ def tune(
 
 
 def sections() -> dict[str, Section]:
-    """What ``--set`` reaches: what candidates share."""
+    """All that ``--set`` reaches: what the candidates share."""
     return {
         "learning": section_of(TrainConfig, without=("learning_rate", "optimizer")),
         "run": {"allow_large_delta": section_of(RunOptions)["allow_large_delta"]},

@@ -21,7 +21,7 @@ from userdp.ledger import StoreLedger
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Verified(Answer):
-    """What was found of a folder.
+    """The result of checking a folder.
 
     Args:
         subject: "store", "run", "model" or "export".
@@ -35,11 +35,11 @@ class Verified(Answer):
 
     @property
     def ok(self) -> bool:
-        """Whether all is as written."""
+        """Whether everything is as it was written."""
         return not self.checked.problems
 
     def to_dict(self) -> dict[str, Any]:
-        """What ``userdp verify --json`` prints."""
+        """The object of ``userdp verify --json``."""
         return {**super(Verified, self).to_dict(), "ok": self.ok}
 
 
