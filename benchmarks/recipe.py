@@ -54,17 +54,17 @@ from userdp.plans.preset import preset
 from userdp.plans.resolved import PlanFields, resolve
 from userdp.plans.small_delta import delta_for
 from userdp.sampling import PoissonExamples, PoissonUsers, Sampling
-from userdp.training.averaging import LITTLE_NOISE, WeightAverage
 from userdp.training.config import OptimizerName, Schedule, TrainConfig
 from userdp.training.lora import add_adapters
 from userdp.training.optimizers import (
+    LITTLE_NOISE,
+    RateFollower,
+    WeightAverage,
     build_optimizer,
     learning_rate,
     set_learning_rate,
     set_noise_std,
 )
-from userdp.training.rate_follower import RateFollower
-from userdp.training.step_mechanism import Step
 
 DESIGN = Path(__file__).with_suffix(".toml")
 ROWS = Path("docs/results/recipe-rows.jsonl")
@@ -248,7 +248,7 @@ def train(
         rate = learning_rate(config, step=step, steps=setting.steps)
         if config.schedule is Schedule.FOLLOWING:
             public = {"noise_std": noise_std, "l2_norm": setting.clip}
-            factors.append(follower.factor(Step(number=step, operator={}, **public)))
+            factors.append(follower.factor(**public))
             rate *= factors[-1]
         set_learning_rate(optimizer, rate)
         optimizer.step()

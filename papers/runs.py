@@ -162,7 +162,7 @@ class Campaign:
         userdp does not know that they are nobody's.
         """
         from userdp.core.stages import NoProgress
-        from userdp.training.score_store import score_store
+        from userdp.training.store_losses import score_store
 
         if not setting.selection.scored:
             return None

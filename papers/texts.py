@@ -219,7 +219,7 @@ def _selected(
 
 def _perplexities(store: UserStore, model: str) -> NDArray[np.float32]:
     """Of each training example, in the order of users and examples."""
-    from userdp.training.score_store import score_store
+    from userdp.training.store_losses import score_store
 
     with tempfile.TemporaryDirectory(prefix="userdp-") as folder:
         out = Path(folder) / "scores.arrow"

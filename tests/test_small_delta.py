@@ -24,7 +24,7 @@ from userdp.plans.small_delta import (
     rule_of,
     size_of,
 )
-from userdp.training.private import make_private
+from userdp.training.private_run import make_private
 
 LARGE, MIDDLE = 0.01, 0.008  # of 100: 1/n and above n^-1.1 = 0.0063
 

@@ -30,8 +30,8 @@ from userdp.training.loop import train
 from userdp.training.personalization import LocalTraining, personalize_run
 from userdp.training.probe import probe_store
 from userdp.training.sampled_texts import GenerateConfig, sampled_texts
-from userdp.training.score_store import score_store
 from userdp.training.selftest import SelftestConfig, run_selftest
+from userdp.training.store_losses import score_store
 
 ROUNDING = 1e-3
 """Relative, of losses and norms: float32 sums in another order, and TF32 is off by default."""

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from userdp.training.config import PlainPlan, PrivateOptions, RunOptions, TrainConfig
     from userdp.training.huggingface.sft import UserLevelSFTTrainer
     from userdp.training.huggingface.trainer import UserLevelMixin, UserLevelTrainer
-    from userdp.training.private import make_private
+    from userdp.training.private_run import make_private
 
 _ELSEWHERE = {
     "core.clip": ("Clip",),

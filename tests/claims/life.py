@@ -30,7 +30,7 @@ from userdp.data.user_store import UserStore
 from userdp.plans import Plan
 from userdp.sweeping.request import TuningMode, build_request, grid
 from userdp.sweeping.runs import run_sweep
-from userdp.training.private import make_private
+from userdp.training.private_run import make_private
 from userdp.training.releasing import save_model
 
 EPSILON = PLAN.guarantee().epsilon

@@ -17,7 +17,7 @@ from userdp.plans import Plan
 from userdp.plans.preset import preset
 from userdp.plans.resolved import PlanFields, resolve
 from userdp.training.config import TrainConfig, train_config
-from userdp.training.private import make_private
+from userdp.training.private_run import make_private
 
 COMMON = "--population 100 --group-size 2 --l2-clip-norm 1 --delta 1e-5 "
 COMMON += "--set plan.noise_multiplier=2"

@@ -22,7 +22,7 @@ from userdp.ledger import StoreLedger
 from userdp.ledger.lines import Declare
 from userdp.sweeping.request import TuningMode, build_request, grid
 from userdp.sweeping.runs import run_sweep
-from userdp.training.opening import constants_digest
+from userdp.training.open_run import constants_digest
 
 KEPT = ("ledger.jsonl", "plan.json", "train.toml", "model", "adapter")
 

@@ -237,8 +237,8 @@ def read_weights(folder: Path) -> None:
 def checkpoints(folder: Path) -> Any:
     import torch
 
-    from userdp.training.averaging import WeightAverage
     from userdp.training.checkpoints import Checkpoints
+    from userdp.training.optimizers import WeightAverage
 
     torch.manual_seed(0)
     model = torch.nn.Linear(3, 2)

@@ -14,7 +14,7 @@ from tests.plans import uls_plan
 from tests.training.toy import attempts
 from userdp.core.errors import FailureError, Interrupted, UseError
 from userdp.core.interrupts import are_held
-from userdp.training.huggingface.sealed_checkpoints import sealed
+from userdp.training.huggingface.trainer import sealed
 from userdp.training.private_run import PrivateRun
 
 EACH = {"save_steps": 1}

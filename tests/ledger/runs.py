@@ -13,7 +13,7 @@ from userdp.data.meta import FORMAT_VERSION, State, StateKind, StoreMeta, read_m
 from userdp.data.splits import Split
 from userdp.plans import StepRecord
 from userdp.training.config import PrivateOptions
-from userdp.training.opening import Training, open_run
+from userdp.training.open_run import Training, open_run
 
 PLAN = uls_plan()
 

@@ -143,7 +143,7 @@ def trained_runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, ...]:
     from userdp.training.config import RunOptions
     from userdp.training.evaluation import evaluate_splits, held_out_splits
     from userdp.training.loop import train
-    from userdp.training.opening import constants_digest
+    from userdp.training.open_run import constants_digest
 
     folder = tmp_path_factory.mktemp("trained")
     store, common = toy_store(folder), {"steps": 4, "l2_clip_norm": 1.0, "target_delta": 1e-3}

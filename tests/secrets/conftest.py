@@ -15,7 +15,7 @@ from userdp.data.user_store import UserStore
 from userdp.training.causal_models import new_model
 from userdp.training.config import TrainConfig
 from userdp.training.loop import train
-from userdp.training.private import make_private
+from userdp.training.private_run import make_private
 
 PLAN = uls_plan(population=20000, cohort_size=400, group_size=2, steps=3, l2_clip_norm=1.0)
 CONFIG = TrainConfig(model="new", layers=1, width=16, heads=2, learning_rate=0.01)

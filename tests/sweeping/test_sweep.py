@@ -34,7 +34,7 @@ from userdp.reporting.facts import read_run
 from userdp.sweeping import runs
 from userdp.sweeping.request import TuningMode, build_request, grid
 from userdp.sweeping.trial_scores import selection_score
-from userdp.training.opening import constants_digest
+from userdp.training.open_run import constants_digest
 
 PLAN = uls_plan(cohort_size=8, group_size=2, steps=3, l2_clip_norm=1.0)
 RATES = {"learning_rate": [0.003, 0.03]}

@@ -20,8 +20,7 @@ from userdp.gradients.shards import ShardNoise, shard, whole
 from userdp.plans import Plan
 from userdp.sampling.cohort import Cohort
 from userdp.training.config import Averaging, RunOptions, UnsafeSeeds
-from userdp.training.distributed import current_world
-from userdp.training.distributed_run import Dealing, SharedNoise, owners_to_all
+from userdp.training.distributed import Dealing, SharedNoise, current_world, owners_to_all
 from userdp.training.loop import train
 from userdp.training.lora import add_adapters
 

@@ -14,8 +14,7 @@ from transformers import AutoModelForCausalLM, GPT2Config
 from tests.gradients.far_device import FAR, far_machine
 from userdp.gradients import ENGINES, NoiseSource, clipping
 from userdp.gradients import noise as drawing
-from userdp.training.distributed import World, current_world
-from userdp.training.distributed_run import Dealing, SharedNoise
+from userdp.training.distributed import Dealing, SharedNoise, World, current_world
 from userdp.training.selftest import Scene, gradients, machine
 
 TINY = GPT2Config(

@@ -16,7 +16,7 @@ from userdp.gradients import trainable_parameters
 from userdp.training import model_origin as origin_module
 from userdp.training.config import PlainPlan
 from userdp.training.model_origin import lineage_of_model
-from userdp.training.opening import Training
+from userdp.training.open_run import Training
 from userdp.training.plain import PlainRun
 
 PLAN = uls_plan(steps=1)

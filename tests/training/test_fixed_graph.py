@@ -19,7 +19,7 @@ from userdp.data.tokenize import StoreTokenizer
 from userdp.data.user_store import UserStore
 from userdp.gradients import get_engine
 from userdp.training import step_mechanism as steps_module
-from userdp.training.private import make_private
+from userdp.training.private_run import make_private
 
 K = 2
 # Owners, holder first; ben owns one record that ana holds, and one of his own.

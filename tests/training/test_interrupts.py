@@ -17,9 +17,9 @@ from userdp.core.errors import Interrupted
 from userdp.core.interrupts import are_held
 from userdp.core.stages import NoProgress
 from userdp.training import loop
-from userdp.training.averaging import WeightAverage
 from userdp.training.checkpoints import Checkpoints
 from userdp.training.loop import train
+from userdp.training.optimizers import WeightAverage
 
 PLAN = uls_plan(steps=6)
 RARELY = replace(CONFIG, checkpoint_every=1000, checkpoint_seconds=1e6)

@@ -13,8 +13,8 @@ from userdp.claims.parts import ConditionKind
 from userdp.core.errors import UseError
 from userdp.ledger import RunFolder, StoreLedger
 from userdp.queries import release
-from userdp.training.guarded_weights import KnownWeights
-from userdp.training.opening import OpenRun
+from userdp.training.guards import KnownWeights
+from userdp.training.open_run import OpenRun
 
 PLAN = uls_plan()
 

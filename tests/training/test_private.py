@@ -14,7 +14,7 @@ from userdp.claims import claim
 from userdp.core.errors import FailureError, UseError
 from userdp.data.splits import Split
 from userdp.ledger import RunRecord, StoreLedger
-from userdp.training.private import make_private
+from userdp.training.private_run import make_private
 
 PLAN = uls_plan()
 

@@ -11,9 +11,7 @@ from tests.training.worlds import run_world
 from userdp.core.errors import UseError
 from userdp.gradients.shards import like, part_of, shard
 from userdp.training.config import OptimizerName, Schedule, TrainConfig
-from userdp.training.optimizers import build_optimizer
-from userdp.training.rate_follower import RateFollower
-from userdp.training.step_mechanism import Step
+from userdp.training.optimizers import RateFollower, build_optimizer
 
 STEPS, SIZE, CLIP = 60, 400, 0.1
 
@@ -35,15 +33,13 @@ def follow(
     torch.nn.init.constant_(model.weight, 0.0)
     optimizer = build_optimizer(model, TrainConfig(learning_rate=rate))
     follower, factors = RateFollower(optimizer), []
-    for number in range(1, STEPS + 1):
+    for _ in range(STEPS):
         grad = curvature * (model.weight.detach() - 1.0)
         grad *= min(1.0, clip / float(grad.norm()))
         grad += noise * clip * torch.randn(grad.shape, generator=draws)
         model.weight.grad = grad * factor
-        step = Step(
-            number=number, operator={}, noise_std=noise * clip * factor, l2_norm=clip * factor
-        )
-        factors.append(follower.factor(step))
+        noise_std, l2_norm = noise * clip * factor, clip * factor
+        factors.append(follower.factor(noise_std=noise_std, l2_norm=l2_norm))
         for group in optimizer.param_groups:
             group["lr"] = rate * factors[-1]
         optimizer.step()
@@ -71,15 +67,15 @@ def test_the_factor_is_in_the_optimizers_state_and_so_in_its_checkpoints() -> No
     model = torch.nn.Linear(SIZE, 1, bias=False)
     optimizer = build_optimizer(model, TrainConfig())
     follower = RateFollower(optimizer)
-    for number in (1, 2, 3):
+    for _ in range(3):
         model.weight.grad = torch.full((1, SIZE), CLIP / SIZE**0.5)
-        factor = follower.factor(Step(number=number, operator={}, l2_norm=CLIP))
+        factor = follower.factor(noise_std=0.0, l2_norm=CLIP)
         optimizer.step()
     again = build_optimizer(model, TrainConfig())
     again.load_state_dict(optimizer.state_dict())
     model.weight.grad = torch.zeros(1, SIZE)
     assert factor > 1
-    assert RateFollower(again).factor(Step(number=4, operator={}, l2_norm=CLIP)) == factor
+    assert RateFollower(again).factor(noise_std=0.0, l2_norm=CLIP) == factor
 
 
 def test_a_rate_that_is_given_stays_and_the_default_follows() -> None:
@@ -99,11 +95,11 @@ def factors_of_a_model(sharded: bool) -> list[float]:
     optimizer = build_optimizer(model, TrainConfig(learning_rate=0.01))
     follower, factors = RateFollower(optimizer), []
     draws = torch.Generator().manual_seed(1)
-    for number in range(1, 6):
+    for _ in range(5):
         for parameter in model.parameters():
             grad = 0.1 + torch.randn(parameter.shape, generator=draws) / 20
             parameter.grad = like(parameter, part_of(parameter, grad))
-        factors.append(follower.factor(Step(number=number, operator={}, noise_std=0.05)))
+        factors.append(follower.factor(noise_std=0.05, l2_norm=1.0))
         optimizer.step()
     return factors
 

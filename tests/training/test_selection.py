@@ -18,7 +18,7 @@ from userdp.training import step_mechanism as steps_module
 from userdp.training.collate import Collator
 from userdp.training.config import PrivateOptions, UnsafeSeeds
 from userdp.training.loop import train
-from userdp.training.score_store import score_store
+from userdp.training.store_losses import score_store
 
 EVERYBODY = uls_plan(population=100, cohort_size=100, group_size=3, steps=2)
 

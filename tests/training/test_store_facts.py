@@ -11,7 +11,7 @@ from userdp.claims.parts import ConditionKind, Query
 from userdp.data.ownership import first_owner_facts
 from userdp.data.sources import user_is
 from userdp.training.model_origin import lineage_of_text
-from userdp.training.store_facts import store_facts
+from userdp.training.open_run import store_facts
 
 SINGLE = {"rule": "single", "adjacency": "add-or-remove"}
 

@@ -9,7 +9,7 @@ from tests.training.toy import take, weights
 from userdp.core.errors import UseError
 from userdp.gradients import causal_lm_loss
 from userdp.training.config import UnsafeSeeds
-from userdp.training.guarded_weights import HeldModel
+from userdp.training.guards import HeldModel
 
 
 def exact_loss(model):

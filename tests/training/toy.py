@@ -22,9 +22,8 @@ from userdp.ledger import RunFolder
 from userdp.plans.proposal import as_plan, declared_users
 from userdp.training.causal_models import new_model
 from userdp.training.config import PrivateOptions, TrainConfig
-from userdp.training.opening import Training
-from userdp.training.private import opened
-from userdp.training.private_run import PrivateRun
+from userdp.training.open_run import Training
+from userdp.training.private_run import PrivateRun, opened
 
 CONFIG = TrainConfig(model="new", layers=1, width=16, heads=2, learning_rate=0.01)
 

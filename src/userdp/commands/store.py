@@ -305,7 +305,7 @@ def score(
         UseError: out is in use, the store has no training examples, or the model cannot read its
             tokens or was trained on people's text.
     """
-    from userdp.training.score_store import score_store  # loads torch
+    from userdp.training.store_losses import score_store  # loads torch
 
     with shown(progress) as bar:
         # Scoring claims nothing, so that it may read a store of any adjacency.

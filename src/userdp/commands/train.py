@@ -81,7 +81,7 @@ def train(
         base_of_others: nobody in this store wrote what the base model learned from: a condition of
             the claim.
         resume: go on with the interrupted run.
-        dry_run: charge nothing: print noise, time, memory and claim.
+        dry_run: charge nothing: print noise, time and claim.
         declare: train nothing: record these constants in the store's ledger, so that a later run by
             them counts as planned in advance.
         settings: a further setting, as learning.weight_decay=0.1.
@@ -110,7 +110,7 @@ def train(
     from userdp.plans.proposal import declared_users
     from userdp.training.distributed import joined
     from userdp.training.loop import train as run_training
-    from userdp.training.opening import constants_digest
+    from userdp.training.open_run import constants_digest
 
     folder = Path(out)
     given = read(

@@ -29,7 +29,7 @@ from userdp.plans import Plan
 from userdp.training.causal_models import require_fit
 from userdp.training.config import PrivateOptions, UnsafeSeeds
 from userdp.training.model_origin import lineage_of_model
-from userdp.training.opening import Training
+from userdp.training.open_run import Training
 from userdp.training.plain import PlainRun
 from userdp.training.private_run import PrivateRun
 
@@ -74,11 +74,11 @@ def read_silo(folder: Path, index: int) -> FederationPlan:
 class Silo:
     """One member of a federation, with its store, its ledgers and its noise.
 
-    Guarantee: the steps of `run_round` are those of a private run (`userdp.training.private`): each
-    is charged before it reads data, on a fresh cohort and with fresh noise, and the whole of this
-    silo's plan is reserved in its store's ledger before the first. A round's result is a function
-    of the given weights and of T noisy sums. A round that was released before is answered with the
-    same update. A round that was interrupted is refused, and stays charged.
+    Guarantee: the steps of `run_round` are those of a private run (`userdp.training.private_run`):
+    each is charged before it reads data, on a fresh cohort and with fresh noise, and the whole of
+    this silo's plan is reserved in its store's ledger before the first. A round's result is a
+    function of the given weights and of T noisy sums. A round that was released before is
+    answered with the same update. A round that was interrupted is refused, and stays charged.
 
     A subject's items over the cap never train. The subject's own hash decides which items stay
     (`userdp.data.selection`), never the presence of others.

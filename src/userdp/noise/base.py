@@ -13,7 +13,7 @@ from userdp.core.vocabulary import require_noise_multiplier
 class NoiseLaw(ABC):
     """The joint law of the noise of all steps, on each coordinate of the clipped sums.
 
-    `userdp.training.distributed_run.source_for` says what draws it.
+    `userdp.training.distributed.source_for` says what draws it.
 
     Args:
         multiplier: σ, the standard deviation of the noise that is drawn anew at each step, divided

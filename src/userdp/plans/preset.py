@@ -101,7 +101,7 @@ def learning_rate_for(*, low_rank: bool) -> float:
     """The first learning rate where none is given: 0.002, of adapters 0.008.
 
     Of any plan: Adam divides the noise out, so that the rate does not hang on σ / M. From the
-    second step on it follows the noisy gradients, see `userdp.training.rate_follower`.
+    second step on it follows the noisy gradients, see `userdp.training.optimizers.RateFollower`.
     """
     return 8e-3 if low_rank else 2e-3
 

@@ -27,7 +27,7 @@ from userdp.plans.tuning import divided, selected
 from userdp.queries.statistics import require_one_owner
 from userdp.training.causal_models import load_model
 from userdp.training.config import TrainConfig, changed
-from userdp.training.store_facts import require_covered
+from userdp.training.preflight import require_covered
 
 SCORES_SHARE = 0.1
 """Of the budget, for all scores of a fixed grid, if nothing else is asked for."""

@@ -45,7 +45,7 @@ from userdp.training.config import RunOptions
 from userdp.training.devices import AUTO, choose_device
 from userdp.training.loop import train
 from userdp.training.model_origin import lineage_of_model, lineage_of_text
-from userdp.training.opening import constants_digest, settle_finished
+from userdp.training.open_run import constants_digest, settle_finished
 from userdp.training.store_losses import user_losses
 
 _POLL = 0.5  # seconds between looks at trials that another process trains

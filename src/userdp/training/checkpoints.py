@@ -23,9 +23,9 @@ from userdp.core.codec import parse, text_of
 from userdp.core.errors import FailureError, in_short
 from userdp.gradients import trainable_parameters
 from userdp.gradients.shards import like, local, part_of, whole
-from userdp.training.averaging import WeightAverage
 from userdp.training.config import TrainConfig
 from userdp.training.distributed import current_world
+from userdp.training.optimizers import WeightAverage
 
 _USUAL = TrainConfig()
 _KEPT = 2

@@ -32,7 +32,7 @@ _FOLLOW = (OptimizerName.ADAMW, OptimizerName.ADAM_BC)
 
 
 class Schedule(StrEnum):
-    """The learning rate after the warm-up; `userdp.training.rate_follower` explains "following"."""
+    """The learning rate after the warm-up; "following" is `RateFollower`."""
 
     FOLLOWING = "following"
     CONSTANT = "constant"
@@ -86,7 +86,8 @@ class PrivateOptions:
         engine: how gradients are clipped, see `userdp.gradients.get_engine`; time, never privacy.
         selection: which of a user's examples train, see `userdp.data.selection`; fixed once for
             ELS, anew per step for ULS where it draws. A resumed run must share it.
-        scores: the file of `userdp.training.score_store`; only for the perplexity selections.
+        scores: the file of `userdp.training.store_losses.score_store`; only for selections by
+            perplexity.
         exact_log: whether `Step.operator` holds exact numbers (losses, norms, counts). A loop that
             follows them (ReduceLROnPlateau, the best weights by loss) releases what no ε covers, so
             they are a look in the store's ledger and a condition of this run's claim. A resumed run

@@ -11,7 +11,6 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 import torch
-from torch import Tensor, nn
 from torch.utils.benchmark import Timer
 
 from userdp.claims import Claim
@@ -20,23 +19,16 @@ from userdp.claims.words import foreseen_in_words
 from userdp.core.errors import UseError
 from userdp.core.vocabulary import delta_up, round_up
 from userdp.data.integrity import require_intact
-from userdp.gradients import Loss, Units, trainable_parameters
 from userdp.gradients.certificate.state import State
 from userdp.gradients.engines.passes import rows_per_pass
-from userdp.gradients.losses import row_losses
 from userdp.gradients.model_randomness import secret_randomness
 from userdp.ledger import StoreLedger
 from userdp.ledger.admission import follow
 from userdp.ledger.lines import StoreLine
 from userdp.ledger.store_history import History
-from userdp.training.opening import OpenRun, Training
-from userdp.training.plain import PlainRun
+from userdp.training.open_run import OpenRun, Training
 from userdp.training.preflight import made_up_units, room_for
-from userdp.training.private_run import PrivateRun
-
-_SUM_BYTES, _OPTIMIZER_BYTES = 12, 8
-"""For each number that trains: of its float32 gradient and its float64 sum, and of the two float32
-averages that AdamW keeps."""
+from userdp.training.step_mechanism import StepMechanism
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,7 +41,6 @@ class DryRun:
         seconds_per_step: the clipped sum of an expected cohort, measured on made-up rows, and
             without the optimizer's update.
         seconds: of the whole run.
-        bytes: of tensors at the peak of a step on this process's device, predicted.
         claim: of the model, as `userdp.claims.claims.foreseen` has it; with its ``conditions``, as
             far as they are known before the run, in words.
         store: what the store's people will have paid then.
@@ -59,7 +50,6 @@ class DryRun:
     steps: int
     seconds_per_step: float
     seconds: float
-    bytes: int
     claim: Mapping[str, Any]
     store: Claim
 
@@ -71,7 +61,7 @@ class DryRun:
                 f"noise multiplier  {self.noise_multiplier:.4g}",
                 f"time              {self.seconds_per_step:.3g} s a step, {self.steps} steps: "
                 f"{self.seconds / 60:.3g} minutes, measured on made-up rows",
-                f"memory            {self.bytes / 2**20:,.0f} MiB at the peak, predicted",
+                "memory            has room for a full pass",
                 f"the model claims  {foreseen_in_words(self.claim)}",
                 *(f"                  provided that {one}" for one in self.claim["conditions"]),
                 f"the store claims  epsilon {round_up(paid.epsilon)}, "
@@ -85,16 +75,18 @@ class DryRun:
         return {**values, "store": self.store.to_dict()}
 
 
-def dry_run_of(run: PrivateRun | PlainRun) -> DryRun:
+def dry_run_of(of: Training, mechanism: StepMechanism) -> DryRun:
     """The cost and the claim of a run that was made and not opened.
+
+    Args:
+        of: the training, as it would be written down.
+        mechanism: of its steps.
 
     Raises:
         UseError: as opening it would.
         FailureError: memory has no room for a pass of as many rows as were asked for.
     """
-    if isinstance(run, PlainRun):
-        raise UseError("a run without privacy has no claim to foretell", hint="leave out --dry-run")
-    of, plan = run.described(), run.plan
+    plan = mechanism.plan
     if of.resume:
         raise UseError("a dry run is of a run that begins", hint="leave out --resume")
     require_intact(of.store)
@@ -112,37 +104,31 @@ def dry_run_of(run: PrivateRun | PlainRun) -> DryRun:
         after = follow(history, lines)
 
     opening.charge_plan(counted, history, opening.run_id)
-    seconds, peak = _measured(run, of)
+    seconds = _seconds_per_step(of, mechanism)
     return DryRun(
         noise_multiplier=plan.noise.multiplier,
         steps=plan.steps,
         seconds_per_step=seconds,
         seconds=seconds * plan.steps,
-        bytes=peak,
         claim=claim,
         store=store_claim(after),
     )
 
 
-def _measured(run: PrivateRun, of: Training) -> tuple[float, int]:
-    """Seconds and bytes of one step of an expected cohort, from one full pass of made-up rows."""
-    model, loss, meta, mechanism = of.model, of.loss, of.store.meta, run.mechanism
-    rows = run.plan.sampling.group_size if run.plan.sampling.by_user else 1
+def _seconds_per_step(of: Training, mechanism: StepMechanism) -> float:
+    """Seconds of one step of an expected cohort, from one full pass of made-up rows."""
+    plan, meta, state = mechanism.plan, of.store.meta, State(of.model, of.loss)
+    rows = plan.sampling.group_size if plan.sampling.by_user else 1
     most = rows_per_pass(meta.seq_len, mechanism.micro_batch, mechanism.device)
-    units, masked = max(1, most // rows), meta.loss_mask
-    held, state = (*model.parameters(), *model.buffers()), State(model, loss)
+    units = max(1, most // rows)
     hint = "take a smaller --micro-batch, or --set learning.activation_checkpointing=true"
     try:
         with room_for(f"a pass of {most} rows", hint=hint):
-            made = made_up_units(model, units, rows, meta.seq_len, masked=masked)
+            made = made_up_units(of.model, units, rows, meta.seq_len, masked=meta.loss_mask)
             seconds = seconds_of(lambda: mechanism.clip(made)) / units
-            one = made_up_units(model, 1, min(most, units * rows), meta.seq_len, masked=masked)
-            kept = bytes_of_a_pass(model, loss, one)
     finally:
         state.put_back()
-    trained = sum(one.numel() for one in trainable_parameters(model).values())
-    peak = sum(one.nbytes for one in held) + kept + trained * (_SUM_BYTES + _OPTIMIZER_BYTES)
-    return seconds * run.plan.denominator / mechanism.world.size, peak
+    return seconds * plan.denominator / mechanism.world.size
 
 
 @secret_randomness()
@@ -150,21 +136,3 @@ def seconds_of(run: Callable[[], object]) -> float:
     """Seconds that ``run`` takes by the clock, after a first call that allocates and compiles."""
     threads = torch.get_num_threads()
     return Timer("run()", globals={"run": run}, num_threads=threads).timeit(1).median
-
-
-@secret_randomness()
-def bytes_of_a_pass(model: nn.Module, loss: Loss, units: Units) -> int:
-    """Bytes that autograd keeps of these rows for the backward pass, without the model's own."""
-    own = {one.untyped_storage().data_ptr() for one in (*model.parameters(), *model.buffers())}
-    kept: dict[int, int] = {}
-
-    def keep(tensor: Tensor) -> Tensor:
-        storage = tensor.untyped_storage()
-        if storage.data_ptr() not in own:
-            kept[storage.data_ptr()] = storage.nbytes()
-        return tensor
-
-    with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(keep, lambda one: one):
-        losses = row_losses(loss, model, units.input_ids, units.lengths, units.targets)
-    del losses
-    return sum(kept.values())

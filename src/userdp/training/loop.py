@@ -9,14 +9,13 @@ from torch import nn
 
 from userdp.core import interrupts
 from userdp.core.codec import encode
-from userdp.core.errors import FailureError
+from userdp.core.errors import FailureError, UseError
 from userdp.core.stages import NoProgress, Progress
 from userdp.data.splits import Split
 from userdp.data.user_store import UserStore
 from userdp.gradients.shards import reshard, shard
 from userdp.ledger import RunFolder, StoreLedger
 from userdp.plans import Plan
-from userdp.training.averaging import build_average
 from userdp.training.causal_models import enable_checkpointing, load_model
 from userdp.training.checkpoints import Checkpoints
 from userdp.training.config import (
@@ -39,12 +38,17 @@ from userdp.training.model_origin import (
     of_others,
     require_made_for,
 )
-from userdp.training.opening import Training, settle_finished
+from userdp.training.open_run import Training, settle_finished
 from userdp.training.operator_log import OperatorLog
-from userdp.training.optimizers import build_optimizer, learning_rate, set_learning_rate
+from userdp.training.optimizers import (
+    RateFollower,
+    build_average,
+    build_optimizer,
+    learning_rate,
+    set_learning_rate,
+)
 from userdp.training.plain import PlainRun
 from userdp.training.private_run import PrivateRun
-from userdp.training.rate_follower import RateFollower
 from userdp.training.store_losses import build_loss, evaluate
 
 _SECRET, _USUAL = UnsafeSeeds(), RunOptions()
@@ -156,7 +160,11 @@ def train(
         private = isinstance(plan, Plan)
         run = PrivateRun(training, users=users) if private else PlainRun(training, seed=config.seed)
         if dry_run:
-            return dry_run_of(run)
+            if isinstance(run, PlainRun):
+                raise UseError(
+                    "a run without privacy has no claim to foretell", hint="leave out --dry-run"
+                )
+            return dry_run_of(run.described(), run.mechanism)
         with interrupts.held() as signals, run.open():
             opened = True
             if watched is not None and isinstance(run, PrivateRun):
@@ -219,7 +227,7 @@ def _take_steps(
         # By attempts charged: a resumed run does not repeat the rates of lost steps.
         rate = learning_rate(config, step=step.number, steps=plan.steps)
         if follower is not None:
-            rate *= follower.factor(step)
+            rate *= follower.factor(noise_std=step.noise_std, l2_norm=step.l2_norm)
         set_learning_rate(optimizer, rate)
         optimizer.step()
         average.update()

@@ -1,25 +1,36 @@
-"""The optimizer of a run: built over what trains, its learning rate, and whether it moves weights.
+"""What a run makes of its noisy gradients: updates, learning rates, an average of the weights.
 
-Every optimizer sees only the noisy gradient, so each is post-processing, free of charge.
+Everything here sees only noisy gradients and public constants, so each is post-processing, free of
+charge.
 """
 
 from __future__ import annotations
 
-import inspect
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
 
-from userdp.core.errors import FailureError, UseError
 from userdp.gradients import trainable_parameters
+from userdp.gradients.shards import whole
+from userdp.plans import Plan
 from userdp.training.adam_bc import AdamBC
-from userdp.training.config import OptimizerName, Schedule, TrainConfig
+from userdp.training.config import Averaging, OptimizerName, PlainPlan, Schedule, TrainConfig
 
 _FLOOR = 0.05
 """Least rate of the cosine, in parts of the peak: at 0 the last step's epsilon buys nothing."""
-_WATCHED = 4096
-"""Numbers of each parameter that `MovementCheck` keeps."""
+_PACE = 0.1
+"""The most that the logarithm of the rate moves in a step."""
+_MOST = 4.0
+"""The factor lies between its inverse and this: nothing outside was tried."""
+_SIGNAL = 0.005
+"""The unit of a product, in parts of C²: the square of the share of a clipped gradient that usually
+points where other people's point."""
+LITTLE_NOISE = 2e-3
+"""σ / M up to which an average gains by default. At more noise the weights still learn so much in
+the last steps that an average lags behind (docs/results/recipe.md)."""
 
 
 def build_optimizer(model: nn.Module, config: TrainConfig) -> torch.optim.Optimizer:
@@ -78,102 +89,109 @@ def learning_rate(config: TrainConfig, *, step: int, steps: int) -> float:
     return config.learning_rate * factor[config.schedule]
 
 
-def require_same_parameters(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    """Refuse an optimizer that holds other tensors than the model trains, in either direction.
+class RateFollower:
+    r"""A factor of the learning rate that follows the noisy gradients; free in ε.
 
-    Frozen weights of the model may be among them (``AdamW(model.parameters())``): an optimizer
-    leaves alone whatever has no gradient, so those that an earlier loop left there are dropped.
+    With :math:`m_{t-1}` the optimizer's mean of earlier noisy gradients, along which the weights
+    have moved, :math:`\langle \tilde g_t, m_{t-1} \rangle` tells, up to a positive factor, how much
+    less the loss would be now if the last steps had been a little longer: the hypergradient of
+    Baydin et al. 2018, "Online Learning Rate Adaptation with Hypergradient Descent", equation 5. It
+    is positive while the gradients of new cohorts agree with the way that the weights have gone. It
+    is negative where steps overshoot, or the noise in them has done more harm than their signal has
+    done good. The noise of step t itself adds nothing on average, and how much it adds by chance is
+    known.
 
-    Raises:
-        UseError: names what is missing. An ε would be spent on parameters that never move, or
-            something would move that never was clipped. Or a step needs a closure.
-    """
-    ours = trainable_parameters(model)
-    held = {id(p) for group in optimizer.param_groups for p in group["params"]}
-    closure = inspect.signature(type(optimizer).step).parameters.get("closure")
-    if closure is not None and closure.default is inspect.Parameter.empty:
-        raise UseError(
-            f"{type(optimizer).__name__} wants a closure, and a private step has one gradient",
-            hint="take an optimizer that steps by gradients, such as torch.optim.AdamW",
-        )
-    missing = [name for name, parameter in ours.items() if id(parameter) not in held]
-    if missing:
-        raise UseError(
-            f"the optimizer does not hold {len(missing)} of the model's {len(ours)} trainable "
-            f"parameters ({', '.join(missing[:3])}…): they would never move",
-            hint="build the optimizer after adapters were attached and the model was moved",
-        )
-    others = held - set(map(id, model.parameters()))
-    if others:
-        raise UseError(
-            f"the optimizer holds {len(others)} tensors that are no parameters of the model",
-            hint="give it only those of this model: others would move without clipping or noise",
-        )
-    for parameter in model.parameters():
-        if not parameter.requires_grad and id(parameter) in held:
-            parameter.grad = None
+     The logarithm of the rate moves a little in each step: by at most `_PACE`, and by less where
+    noise hides the product. Measured in ``docs/results/recipe.md``.
 
+    Guarantee: post-processing of noisy gradients and public constants.
 
-def warning_of_half_precision(model: nn.Module) -> str | None:
-    """A warning where weights train in half precision; None where none of them does.
+    The factor is kept in the optimizer's groups, so that checkpoints hold it.
 
-    An update of Adam is about as large as the learning rate. A weight of bfloat16 keeps 8 bits, so
-    that one that is 500 times as large as the learning rate stays where it is.
-    """
-    dtypes = {parameter.dtype for parameter in trainable_parameters(model).values()}
-    if not dtypes & {torch.bfloat16, torch.float16}:
-        return None
-    return (
-        "weights train in half precision: most updates are rounded away, and epsilon is spent on "
-        "weights that stand still. Load them with from_pretrained(…, dtype=torch.float32); "
-        "bf16=True computes in bfloat16 all the same"
-    )
-
-
-class MovementCheck:
-    """Notices an update that changed nothing.
-
-    Keeps a part of each trainable parameter; noise reaches every coordinate, so an update that was
-    applied shows in any part. A learning rate of 0 (a warm-up may begin there) excuses a step.
+    Args:
+        optimizer: one that keeps ``exp_avg``, the mean of its gradients.
     """
 
-    def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-        self._groups = optimizer.param_groups
-        self._excused = self._stands_still()
-        self._parameters = list(trainable_parameters(model).values())
-        self._before = [_part(p).clone() for p in self._parameters]
+    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+        self._groups, self._state = optimizer.param_groups, optimizer.state
 
-    def require_moved(self) -> bool:
-        """Whether a parameter has changed since the check began; False for an excused step.
+    def factor(self, *, noise_std: float, l2_norm: float) -> float:
+        """The factor for the present step, whose gradients stand in ``.grad``.
 
-        Raises:
-            FailureError: none has changed, though the learning rate is not 0.
+        Args:
+            noise_std: of the step (`userdp.training.step_mechanism.Step`).
+            l2_norm: of the step, likewise.
         """
-        if not all(map(torch.equal, map(_part, self._parameters), self._before)):
-            return True
-        if self._excused or self._stands_still():
-            return False
-        raise FailureError(
-            "no trainable parameter moved in the update: epsilon would be spent for nothing",
-            hint="call optimizer.step() once per step, clear .grad behind it, and check the rate",
-        )
+        pairs = [
+            (parameter.grad, self._state[parameter]["exp_avg"])
+            for group in self._groups
+            for parameter in group["params"]
+            if parameter.grad is not None and self._state.get(parameter)
+        ]
+        factor = float(self._groups[0].get("factor", 1.0))
+        if pairs:
+            unit = _SIGNAL * l2_norm**2
+            product = sum(float(whole((grad * mean).sum())) for grad, mean in pairs) / unit
+            length = math.sqrt(sum(float(whole(mean.square().sum())) for _, mean in pairs))
+            by_chance = noise_std * length / unit  # of the product, a standard deviation
+            change = _PACE * math.tanh(product) / (1 + by_chance**2) ** 2
+            factor = min(_MOST, max(1 / _MOST, factor * math.exp(change)))
+        for group in self._groups:
+            group["factor"] = factor
+        return factor
 
-    def _stands_still(self) -> bool:
-        return all(float(group.get("lr", 1.0)) == 0 for group in self._groups)
 
+class WeightAverage:
+    r"""Moving average of the weights, :math:`a_t = d_t a_{t-1} + (1 - d_t) \theta_t`.
 
-def _part(parameter: Tensor) -> Tensor:
-    return parameter.detach().reshape(-1)[:_WATCHED]
+    :math:`d_t = \min(d, (1 + t) / (10 + t))`, so that early averages forget the start quickly.
 
+    Args:
+        model: whose trainable parameters are averaged, in float32.
+        decay: d; None averages nothing, and the weights stay their own.
 
-def require_unstepped(optimizer: torch.optim.Optimizer) -> None:
-    """`UseError` where an optimizer holds a state of steps that no run has paid for.
-
-    One that is set up when it is made, as Adagrad's, counts no step yet.
+    Attributes:
+        values: the average, by parameter name.
+        updates: how many weights were averaged.
     """
-    states = (state for state in optimizer.state.values() if state)
-    if any(float(state.get("step", 1)) > 0 for state in states):
-        raise UseError(
-            "the optimizer has a state of earlier steps, perhaps on people's text",
-            hint="make a new optimizer for a new run",
-        )
+
+    def __init__(self, model: nn.Module, decay: float | None) -> None:
+        self._parameters = {} if decay is None else trainable_parameters(model)
+        self._decay, self.updates = decay or 0.0, 0
+        self.values = {n: p.detach().float().clone() for n, p in self._parameters.items()}
+
+    @torch.no_grad()
+    def update(self) -> None:
+        """Average the present weights in."""
+        self.updates += 1
+        decay = min(self._decay, (1 + self.updates) / (10 + self.updates))
+        for name, parameter in self._parameters.items():
+            self.values[name].lerp_(parameter.detach().float(), 1 - decay)
+
+    def apply(self) -> None:
+        """Put the average into the model, for good."""
+        _assign(self._parameters, self.values)
+
+    @contextmanager
+    def applied(self) -> Iterator[None]:
+        """The model carries the average inside the block, and its own weights again after."""
+        own = {name: p.detach().clone() for name, p in self._parameters.items()}
+        try:
+            _assign(self._parameters, self.values)
+            yield
+        finally:
+            _assign(self._parameters, own)
+
+
+def build_average(model: nn.Module, config: TrainConfig, plan: Plan | PlainPlan) -> WeightAverage:
+    """The moving average that the configuration asks for, or that the plan's noise suggests."""
+    averages = config.averaging is Averaging.EMA
+    if config.averaging is Averaging.AUTO and isinstance(plan, Plan):
+        averages = plan.sum_noise_multiplier / plan.denominator <= LITTLE_NOISE
+    return WeightAverage(model, config.averaging_decay if averages else None)
+
+
+@torch.no_grad()
+def _assign(parameters: dict[str, nn.Parameter], values: dict[str, Tensor]) -> None:
+    for name, parameter in parameters.items():
+        parameter.copy_(values[name].to(parameter.dtype))

@@ -27,9 +27,9 @@ from userdp.ledger import RunFolder
 from userdp.training.collate import gather_units
 from userdp.training.config import PlainPlan, PrivateOptions
 from userdp.training.distributed import current_world
+from userdp.training.guards import require_same_parameters
 from userdp.training.model_origin import digest_of_weights
-from userdp.training.opening import Training, open_run
-from userdp.training.optimizers import require_same_parameters
+from userdp.training.open_run import Training, open_run
 from userdp.training.releasing import release, save_model
 from userdp.training.step_mechanism import Step
 from userdp.training.store_losses import losses_of, rows_of

@@ -1,4 +1,4 @@
-"""Whether a model and its loss can take the steps of a plan; asked before the first charge.
+"""Whether store, model and loss can take the steps of a plan; asked before the first charge.
 
 A refusal can be seen by others, so none may depend on whose text a step drew (invariant 9).
 Everything that can refuse is therefore asked here, on made-up rows and in passes as large as the
@@ -16,6 +16,9 @@ from torch import nn
 
 from userdp.core.errors import FailureError, UseError, warn
 from userdp.core.out_of_memory import ran_out_of_memory
+from userdp.core.vocabulary import Adjacency
+from userdp.data.splits import SplitRule
+from userdp.data.user_store import UserStore
 from userdp.gradients import Engine, Units, get_engine, trainable_parameters
 from userdp.gradients.certificate.coupling import require_rows_apart
 from userdp.gradients.certificate.made_up import Shape, made_up
@@ -26,7 +29,58 @@ from userdp.gradients.model_randomness import secret_randomness
 from userdp.gradients.shards import sharded_parts
 from userdp.plans import Plan
 from userdp.training.distributed import current_world
-from userdp.training.opening import Training
+from userdp.training.open_run import Training
+
+
+def require_covered(store: UserStore, plan: Plan) -> None:
+    """Refuse a plan whose adjacency is not the one that the store's preparation supports.
+
+    A store of ``--records-per-user K`` holds records of several owners, so that
+    one user's text lies with others too. Over it a plan must claim ``fixed-graph`` adjacency, with
+    example-level sampling (`Plan` sees to that) and ``group_size`` at least K: then no cap binds,
+    whether a record trains depends only on its own text, and a user owns at most G of what trains.
+
+    A split of held-out records by their number among their holder's *usable* records would break
+    that: a user who empties a shared record moves the holder's later records from one split to the
+    other, though they are not this user's. Such stores are refused.
+
+    Raises:
+        UseError: names the rule that does not hold, and the way out.
+    """
+    rule = store.meta.ownership
+    bounded = rule["adjacency"] == Adjacency.FIXED_GRAPH
+    claimed = plan.sampling.adjacency is Adjacency.FIXED_GRAPH
+    if claimed and not bounded:
+        raise UseError(
+            f"the plan claims fixed-graph adjacency, and each record of the store at {store.path} "
+            "has one user: its claims are for add-or-remove",
+            hint="use --set sampling.kind=examples",
+        )
+    if not bounded:
+        return
+    bound = int(rule["records_per_user"])
+    if not claimed:
+        raise UseError(
+            f"records of the store at {store.path} have several owners: a claim that says "
+            f"{plan.sampling.adjacency} would be false",
+            hint=f"train with --set sampling.kind=fixed-graph --group-size {bound}, or "
+            "prepare without --records-per-user, where a record belongs only to its first owner",
+        )
+    group = plan.sampling.group_size
+    if group < bound:
+        raise UseError(
+            f"users own up to {bound} records of the store at {store.path}, and group_size is "
+            f"{group}: other users would decide which of one holder's records it leaves out",
+            hint=f"use --group-size {bound}, or prepare with --records-per-user {group}",
+        )
+    split = store.meta.sources[0].get("split", SplitRule.HASH)
+    by_number = split == SplitRule.HASH and store.meta.held_out_examples > 0
+    if by_number or split == SplitRule.FIRST_PART:
+        raise UseError(
+            f"{store.path} holds records out by how many are usable: a text would move records of "
+            "others to another split",
+            hint="prepare it with --split hash --held-out-examples 0",
+        )
 
 
 def require_fit_for_steps(of: Training, plan: Plan, how: Mapping[str, Any]) -> None:

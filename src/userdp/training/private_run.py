@@ -1,4 +1,16 @@
-"""`PrivateRun`: an iterator over private steps, for a loop that owns model and optimizer.
+"""`make_private` and `PrivateRun`: private steps for a PyTorch loop of your own.
+
+::
+
+    with make_private(model, optimizer, store, plan, out="run") as private:
+        for step in private:
+            optimizer.step()
+            scheduler.step()
+        private.save()
+
+The loop owns the model, the optimizer and the schedule. Each turn finds a noisy gradient in
+``.grad``, and everything that the loop computes from it is post-processing. `PrivateRun.save`
+releases the model.
 
 Each step is charged in the ledger, taken by the `StepMechanism` (draw, clip, add noise), and handed
 to the loop with its noisy gradient in ``.grad``. Before and between steps the run makes sure that
@@ -8,6 +20,7 @@ optimizer moves it.
 
 from __future__ import annotations
 
+import os
 import weakref
 from collections.abc import Collection, Iterator
 from contextlib import ExitStack
@@ -17,6 +30,7 @@ from pathlib import Path
 from typing import Any, Self
 
 import torch
+from torch import nn
 
 from userdp.claims.lineage import Lineage
 from userdp.core import interrupts
@@ -24,14 +38,26 @@ from userdp.core.codec import canonical
 from userdp.core.environment import warn_of_spinning
 from userdp.core.errors import UseError, warn
 from userdp.core.vocabulary import require_count
-from userdp.gradients import require_masked, require_uncoupled
+from userdp.data.user_store import UserStore
+from userdp.gradients import Loss, causal_lm_loss, require_masked, require_uncoupled
 from userdp.gradients.precision import require_no_autocast
 from userdp.gradients.shards import reshard
 from userdp.ledger import RunFolder, StoreLedger
 from userdp.plans import Plan
+from userdp.plans.proposal import Proposal, as_plan, declared_users
 from userdp.plans.small_delta import plan_with_small_delta
 from userdp.training.causal_models import require_finite
-from userdp.training.guarded_weights import HeldModel, KnownWeights, require_free
+from userdp.training.config import PrivateOptions
+from userdp.training.dry_run import dry_run_of
+from userdp.training.guards import (
+    HeldModel,
+    KnownWeights,
+    MovementCheck,
+    require_free,
+    require_same_parameters,
+    require_unstepped,
+    warning_of_half_precision,
+)
 from userdp.training.model_origin import (
     base_facts,
     digest_of_weights,
@@ -39,18 +65,94 @@ from userdp.training.model_origin import (
     lineage_of_scores,
     lineage_of_text,
 )
-from userdp.training.opening import OpenRun, Training, open_run
-from userdp.training.optimizers import (
-    MovementCheck,
-    require_same_parameters,
-    require_unstepped,
-    warning_of_half_precision,
-)
-from userdp.training.preflight import device_of, require_fit_for_steps
+from userdp.training.open_run import OpenRun, Training, open_run
+from userdp.training.preflight import device_of, require_covered, require_fit_for_steps
 from userdp.training.releasing import release, save_model, unsharded
 from userdp.training.run_models import began_with
 from userdp.training.step_mechanism import NoExactLog, Step, StepMechanism
-from userdp.training.store_facts import require_covered
+
+_USUAL = PrivateOptions()
+
+
+def make_private(
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    store: UserStore | str | os.PathLike[str],
+    plan: Plan | Proposal | str | os.PathLike[str],
+    *,
+    out: str | os.PathLike[str],
+    loss: Loss = causal_lm_loss,
+    micro_batch: int = 32,
+    resume: bool = False,
+    dry_run: bool = False,
+    options: PrivateOptions = _USUAL,
+) -> PrivateRun:
+    """Reserve ``plan`` in the store's ledger and open a run; iterate over it to train.
+
+    Guarantee: everything computed from the gradients that the run hands out, weights included,
+    satisfies ``plan.guarantee()``, whatever the loop does with them, as long as it reads the store
+    in no other way. The exact numbers of ``exact_log=True`` are not covered, and the claim says so.
+
+    Where `torch.distributed` has joined several processes, all of them call this with the same
+    arguments, and train one model together (`userdp.training.distributed`): the first one holds
+    the folder. A model sharded by `userdp.gradients.shards.shard` stays sharded.
+
+    The origin of the model's weights is looked up by their digest in the store's ledger, and in the
+    folder that ``model.name_or_path`` names. Weights that neither knows, and adapters of `peft`
+    that are not new, make the claim conditional.
+
+    Args:
+        model: its parameters with ``requires_grad`` are trained; on any device.
+        optimizer: over exactly those parameters.
+        store: the user store, or where it is; its training split is read.
+        plan: sampler, clip, noise, denominator and number of steps; or a proposal of `userdp.plan`,
+            or the file of either.
+        out: the run's folder; new, unless ``resume``.
+        loss: per-row loss that couples no two rows and keeps nothing from pass to pass; over a
+            store with a loss mask (conversations) it must take ``targets`` too, see
+            `userdp.gradients.MaskedLoss`.
+        micro_batch: most rows in one pass; memory, never privacy.
+        resume: go on with the interrupted run in ``out``: the steps that its ledger does not hold
+            yet, with fresh cohorts and noise. Restoring the weights is the caller's part; attempts
+            whose update was lost stay charged.
+        dry_run: do all but charge and write: print noise, time and the claims that will result. The run that is returned has these as its ``forecast``, takes no step and saves
+            nothing, so that the script goes through to its end.
+        options: settings that few callers change.
+
+    Raises:
+        UseError: δ is 1 over the declared population or more, the plan's adjacency is not the
+            store's (`userdp.training.preflight`), the optimizer holds other parameters, the model
+            or the loss couples users, or the model draws random numbers out of reach
+            (`userdp.gradients.models.require_uncoupled`), another open run trains this model, the
+            folder is not new (or, to resume, something changed), or a value is out of range.
+            Nothing has been charged then.
+        FailureError: another process holds the folder, or the disk refused; nothing has been
+            charged then.
+    """
+    run = PrivateRun(
+        Training(
+            model=model,
+            optimizer=optimizer,
+            store=opened(store),
+            plan=as_plan(plan),
+            out=Path(out),
+            loss=loss,
+            micro_batch=micro_batch,
+            resume=resume,
+            options=options,
+        ),
+        users=declared_users(plan),
+    )
+    if not dry_run:
+        return run.open()
+    run.forecast = dry_run_of(run.described(), run.mechanism)
+    print(run.forecast)
+    return run
+
+
+def opened(store: UserStore | str | os.PathLike[str]) -> UserStore:
+    """A store, or the one in that folder; `require_covered` compares its adjacency later."""
+    return store if isinstance(store, UserStore) else UserStore.open(Path(store), fixed_graph=True)
 
 
 class PrivateRun:

@@ -46,8 +46,7 @@ from userdp.sampling.coins import secret_generator
 from userdp.training.causal_models import NEW, new_model, read_model
 from userdp.training.config import TrainConfig
 from userdp.training.devices import AUTO, choose_device
-from userdp.training.distributed import World, current_world
-from userdp.training.distributed_run import Dealing, owners_to_all, source_for
+from userdp.training.distributed import Dealing, World, current_world, owners_to_all, source_for
 from userdp.training.lora import add_adapters
 from userdp.training.model_origin import digest_of_weights
 

@@ -21,9 +21,8 @@ from userdp.sampling.cohort import Sampler
 from userdp.sampling.coins import secret_generator
 from userdp.training.collate import PASSES_AT_ONCE, Collator, rows_for
 from userdp.training.devices import machine_facts
-from userdp.training.distributed import current_world
-from userdp.training.distributed_run import Dealing, shared_secret, source_for
-from userdp.training.opening import Training
+from userdp.training.distributed import Dealing, current_world, shared_secret, source_for
+from userdp.training.open_run import Training
 from userdp.training.optimizers import set_noise_std
 from userdp.training.preflight import device_of, engine_of
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,18 +15,30 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from userdp.core.codec import canonical
 from userdp.core.errors import UseError
+from userdp.core.files import require_new
 from userdp.core.stages import NoProgress, Progress
 from userdp.core.vocabulary import require_count
+from userdp.data.example_scores import write_scores
 from userdp.data.splits import Split
+from userdp.data.store_folder import Place, remember
 from userdp.data.user_store import StoreSplit, UserStore
 from userdp.gradients import Loss, Units, causal_lm_loss, require_masked, row_losses
 from userdp.gradients.model_randomness import secret_randomness
+from userdp.ledger import StoreLedger
+from userdp.training.causal_models import read_model
 from userdp.training.collate import gather_units
 from userdp.training.config import Precision, TrainConfig
+from userdp.training.devices import AUTO, choose_device
+from userdp.training.model_origin import lineage_of_model
 
 QUANTILES = {"p5": 0.05, "p25": 0.25, "p50": 0.5, "p75": 0.75, "p95": 0.95}
 """Quantiles over users of their own losses: they show how unequally a model serves people."""
+
+
+_LARGEST = math.log(np.finfo(np.float32).max)
+"""The largest loss whose perplexity the file can hold."""
 
 
 def build_loss(config: TrainConfig, model: nn.Module) -> Loss:
@@ -277,3 +290,70 @@ def user_losses(
 def perplexity(loss: float) -> float:
     """The exponential of a loss, which no number holds beyond 700 nats."""
     return math.exp(min(loss, 700.0))
+
+
+def score_store(
+    store: UserStore,
+    model: str,
+    out: Path,
+    *,
+    split: Split = Split.TRAIN,
+    batch: int = 32,
+    device: str = AUTO,
+    overwrite: bool = False,
+    progress: Progress | None = None,
+) -> dict[str, Any]:
+    """Write ``exp(mean loss)`` of each example of ``split`` to ``out``, a file of mode 0600.
+
+    `userdp.data.selection` reads the file. A user's selection may depend only on that user's text
+    and on public data (invariant 11), so the model must not have been trained on people's text: its
+    scores would let one user's text decide which examples of another are trained on.
+
+    Guarantee: a score depends on its own example and the model; with a loss mask, only on marked
+    tokens. NaN where an example has no target or its loss is not finite. Operator-only: scores are
+    exact functions of private text.
+
+    Args:
+        store: whose examples are read.
+        model: "bundled", a folder, or a name on the hub; trained only on public data.
+        out: the file.
+        split: which examples.
+        batch: examples in one pass.
+        device: auto (cuda where there is one, else cpu), cpu, cuda or cuda:N.
+        overwrite: replace what lies at ``out``.
+        progress: shows how many examples are done.
+
+    Returns:
+        ``examples``, ``unscored`` and the quartiles of the scores under ``quantiles``;
+        operator-only.
+
+    Raises:
+        UseError: ``out`` is in use, the split is empty, or the model cannot read the store's tokens
+            or was trained on people's text.
+    """
+    require_count("micro_batch", batch)
+    computes = choose_device(device)
+    require_new(out, overwrite=overwrite, name="scores.arrow")
+    part = store.split(split)
+    users, examples = rows_of(part, np.arange(len(part.counts)))
+    if not len(users):
+        raise UseError(f"the store holds nothing in split {split}: there is nothing to score")
+    scorer = read_model(model, store=store)
+    lineage = lineage_of_model(store, scorer, name=model)
+    if lineage.parts:
+        raise UseError(
+            f"the model {model!r} was trained on people's text, which would choose among others'",
+            hint="score with a model of public data, such as --model bundled",
+        )
+    StoreLedger(store.path).look("score")
+    shown = progress or NoProgress()
+    shown.stage("score", len(users))
+    scorer = scorer.to(computes)
+    losses, targets = split_losses(scorer, part, users, examples, batch=batch, done=shown.at)
+    known = (targets > 0) & np.isfinite(losses)
+    scores = np.where(known, np.exp(np.minimum(losses, _LARGEST)), np.nan).astype(np.float32)
+    remember(store.path, Place.SCORES, out)
+    write_scores(out, store, scores, split, lineage=canonical(lineage))
+    finite = scores[known].astype(np.float64)
+    quantiles = {str(q): float(np.quantile(finite, q)) for q in (0.25, 0.5, 0.75) if len(finite)}
+    return {"examples": len(scores), "unscored": int((~known).sum()), "quantiles": quantiles}

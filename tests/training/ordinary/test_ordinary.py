@@ -13,7 +13,7 @@ from tests.training.ordinary.script import ALONE, BATCHES, SCRIPTS
 from userdp.core.errors import UseError
 from userdp.gradients import trainable_parameters
 from userdp.ledger import StoreLedger
-from userdp.training.private import make_private
+from userdp.training.private_run import make_private
 
 __all__ = ["libraries", "own_losses", "own_modules"]  # imported for what they register
 

@@ -23,7 +23,7 @@ from userdp.data.meta import is_store
 from userdp.data.sources import Source, SourceOptions, memory, tokens
 from userdp.data.tokenize import StoreTokenizer
 from userdp.data.user_store import UserStore
-from userdp.training.private import opened
+from userdp.training.private_run import opened
 
 _LONGEST = 1024
 """`seq_len` where nobody gave one; TRL's ``max_length`` as well."""

@@ -10,9 +10,19 @@ The output folder is the run's folder (`userdp.ledger.run_folder`)::
     OUTPUT_DIR/
       ledger.jsonl, plan.json   the run's; userdp.claim(OUTPUT_DIR) reads them
       model/ or adapter/        what was released, after the last step
-      checkpoint-N/             0700: see `sealed_checkpoints`
+      checkpoint-N/             0700: see below
       operator.jsonl            0600: the exact loss and norms of each step
       runs/                     0700: TensorBoard's, which notes the time of each number
+
+**Checkpoints.** The trainer writes a checkpoint file by file and ``trainer_state.json`` last, so
+that a process that is killed meanwhile leaves half a checkpoint. Among the states of the trainer's
+callbacks that file holds our seal: the run, and the digest of the weights, since other scripts
+write to the same names. A run goes on only from its own sealed checkpoints: from others it would
+release what somebody else's steps have learned.
+
+A checkpoint (weights, optimizer, schedule) is computed from noisy gradients, so the run's claim
+covers it. It holds no secret: a resumed run draws new cohorts, noise and masks. It is operator-only
+(mode 0700), since a choice among checkpoints should not follow private results.
 """
 
 from __future__ import annotations
@@ -23,21 +33,23 @@ import warnings
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 import transformers
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import DataLoader
-from transformers import Trainer
-from transformers.trainer_utils import TrainOutput
+from transformers import Trainer, TrainerCallback, TrainerState
+from transformers.trainer_utils import TrainOutput, sort_checkpoints
 
 from userdp.claims import Claim, claim
 from userdp.claims.lineage import Lineage
 from userdp.claims.parts import Condition, ConditionKind
+from userdp.claims.weights import describe, digest_of
 from userdp.core import files, interrupts
 from userdp.core.errors import FailureError, UseError
+from userdp.core.interrupts import Held
 from userdp.data.user_store import UserStore
 from userdp.gradients import Loss, causal_lm_loss
 from userdp.ledger import RunFolder, StoreLedger
@@ -45,15 +57,9 @@ from userdp.plans import Plan
 from userdp.plans.proposal import Proposal, as_plan, declared_users
 from userdp.training.config import PrivateOptions
 from userdp.training.huggingface.dataset import default_seq_len, store_of
-from userdp.training.huggingface.sealed_checkpoints import (
-    StopWhenAsked,
-    last_sealed,
-    require_own,
-    seal,
-)
 from userdp.training.huggingface.trainer_settings import EVALUATION, PUSH, private_args
 from userdp.training.model_origin import digest_of_weights, lineage_of_model
-from userdp.training.opening import Training
+from userdp.training.open_run import Training
 from userdp.training.private_run import PrivateRun
 from userdp.training.step_mechanism import Step
 
@@ -65,6 +71,7 @@ list names what passes, so that a number which a later trainer adds stays inside
 """
 
 _USUAL = PrivateOptions()
+_SEAL = "userdp"
 
 
 class UserLevelMixin(Trainer):  # type: ignore[misc]  # transformers leaves its classes untyped
@@ -368,3 +375,61 @@ class UserLevelTrainer(UserLevelMixin):
         trainer.train()
         print(trainer.claim.headline)
     """
+
+
+def seal(state: TrainerState, folder: Path, *, run_id: str, lineage: Lineage) -> None:
+    """Put the seal of the checkpoint ``folder`` into ``state``; its weights are written already.
+
+    Args:
+        state: of the trainer, which writes it as the last of the checkpoint.
+        folder: of the checkpoint.
+        run_id: of the run.
+        lineage: what the weights descend from, to be noted beside them.
+    """
+    state.stateful_callbacks[_SEAL] = {"run_id": run_id, "weights": describe(folder, lineage)}
+
+
+def sealed(folder: Path) -> dict[str, Any] | None:
+    """The seal of a checkpoint; None if it is half written, or no private run wrote it."""
+    try:
+        state = TrainerState.load_from_json(str(folder / "trainer_state.json"))
+    except (OSError, ValueError):
+        return None
+    return cast("dict[str, Any] | None", state.stateful_callbacks.get(_SEAL))
+
+
+def last_sealed(output: Path) -> Path | None:
+    """The last checkpoint that is whole, by attempts."""
+    paths = map(Path, reversed(sort_checkpoints(str(output))))
+    return next((path for path in paths if sealed(path) is not None), None)
+
+
+def require_own(folder: Path, *, run_id: str) -> None:
+    """`FailureError` unless the run ``run_id`` wrote the checkpoint, and nothing changed it."""
+    found = sealed(folder)
+    if found is None:
+        raise FailureError(
+            f"the checkpoint {folder} is not whole, or not of a private run",
+            hint="resume with resume_from_checkpoint=True, which takes the last whole one",
+        )
+    if found != {"run_id": run_id, "weights": digest_of(folder)}:
+        raise FailureError(
+            f"the checkpoint {folder} is not what this run wrote: its weights are another's",
+            hint="put this run's own checkpoint back, or remove this one to go on from an older",
+        )
+
+
+class StopWhenAsked(TrainerCallback):  # type: ignore[misc]  # transformers has no types
+    """On Ctrl-C or SIGTERM have the loop save a checkpoint, and stop after the step.
+
+    Args:
+        signals: that are held back.
+    """
+
+    def __init__(self, signals: Held) -> None:
+        self._signals = signals
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **others: Any) -> None:
+        """After the optimizer's step: what was charged is applied."""
+        if self._signals.heard:
+            control.should_save = control.should_training_stop = True

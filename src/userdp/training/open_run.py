@@ -39,6 +39,7 @@ from userdp.core.codec import digest, encode
 from userdp.core.errors import FailureError, UseError
 from userdp.data.integrity import require_intact
 from userdp.data.meta import StateKind, read_meta
+from userdp.data.ownership import first_owner_facts
 from userdp.data.store_folder import Place, remember
 from userdp.data.user_store import UserStore
 from userdp.gradients import Loss, causal_lm_loss
@@ -50,7 +51,6 @@ from userdp.ledger.store_ledger import new_id
 from userdp.plans import Plan
 from userdp.training.causal_models import resolve
 from userdp.training.config import PlainPlan, PrivateOptions
-from userdp.training.store_facts import store_facts
 from userdp.version import __version__
 
 
@@ -485,3 +485,27 @@ def settle_finished(folder: RunFolder, store: StoreLedger) -> bool:
         Settle(run_id=charge, steps=run.attempts),  # last: what a kill leaves undone is done again
     )
     return True
+
+
+def store_facts(store: UserStore) -> dict[str, Any]:
+    """Facts about the preparation of a store that a report must state.
+
+    Guarantee (invariant 9): nothing here depends on the records. The assumption about owners is
+    stated for every kind of source whose records *may* have several owners. Whether a record has
+    several is itself a fact about people's records.
+
+    Args:
+        store: that is trained on.
+
+    Returns:
+        ``user_is``: the field that named the user of a record, in words; and ``owners`` (the
+        assumption, in words), if records may have several.
+    """
+    facts: dict[str, Any] = {}
+    sources, rule = store.meta.sources, store.meta.ownership
+    user_is = dict.fromkeys(words for one in sources if (words := one.get("user_is")))
+    if user_is:
+        facts["user_is"] = "; ".join(user_is)
+    if rule["rule"] != "greedy" and any(one.get("may_name_several") for one in sources):
+        facts["owners"] = first_owner_facts()["assumption"]
+    return facts

@@ -1,7 +1,10 @@
-"""Guards of the weights of an open run: nothing but its own steps may change them.
+"""Guards of an open run: its optimizer trains the model, and nothing else changes its weights.
 
-Three ordinary accidents would make the claim of a run false, and nobody would see it:
+Ordinary accidents would spend an epsilon for nothing, or make the claim of a run false, and nobody
+would see it:
 
+- The optimizer holds other tensors than the model trains, or its updates change nothing.
+  `require_same_parameters` and `MovementCheck` refuse both.
 - A ``loss.backward()`` that was left over from the loop without privacy adds the exact gradient of
   somebody's text to the noisy one in ``.grad``, and the optimizer applies both. `HeldModel` raises.
 - Another run trains the same tensors meanwhile, over other people's text, and each releases what
@@ -12,6 +15,7 @@ Three ordinary accidents would make the claim of a run false, and nobody would s
 
 from __future__ import annotations
 
+import inspect
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,11 +24,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from userdp.core.errors import UseError
+from userdp.core.errors import FailureError, UseError
 from userdp.gradients import trainable_parameters
 from userdp.gradients.shards import sharded_parts
 from userdp.training.model_origin import digest_of_part, digest_of_weights
-from userdp.training.optimizers import require_unstepped
+
+_WATCHED = 4096
+"""Numbers of each parameter that `MovementCheck` keeps."""
 
 
 class KnownWeights:
@@ -173,3 +179,104 @@ def require_free(model: nn.Module) -> None:
 
 def _trained(model: nn.Module) -> set[int]:
     return {id(parameter) for parameter in trainable_parameters(model).values()}
+
+
+def require_same_parameters(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    """Refuse an optimizer that holds other tensors than the model trains, in either direction.
+
+    Frozen weights of the model may be among them (``AdamW(model.parameters())``): an optimizer
+    leaves alone whatever has no gradient, so those that an earlier loop left there are dropped.
+
+    Raises:
+        UseError: names what is missing. An ε would be spent on parameters that never move, or
+            something would move that never was clipped. Or a step needs a closure.
+    """
+    ours = trainable_parameters(model)
+    held = {id(p) for group in optimizer.param_groups for p in group["params"]}
+    closure = inspect.signature(type(optimizer).step).parameters.get("closure")
+    if closure is not None and closure.default is inspect.Parameter.empty:
+        raise UseError(
+            f"{type(optimizer).__name__} wants a closure, and a private step has one gradient",
+            hint="take an optimizer that steps by gradients, such as torch.optim.AdamW",
+        )
+    missing = [name for name, parameter in ours.items() if id(parameter) not in held]
+    if missing:
+        raise UseError(
+            f"the optimizer does not hold {len(missing)} of the model's {len(ours)} trainable "
+            f"parameters ({', '.join(missing[:3])}…): they would never move",
+            hint="build the optimizer after adapters were attached and the model was moved",
+        )
+    others = held - set(map(id, model.parameters()))
+    if others:
+        raise UseError(
+            f"the optimizer holds {len(others)} tensors that are no parameters of the model",
+            hint="give it only those of this model: others would move without clipping or noise",
+        )
+    for parameter in model.parameters():
+        if not parameter.requires_grad and id(parameter) in held:
+            parameter.grad = None
+
+
+def warning_of_half_precision(model: nn.Module) -> str | None:
+    """A warning where weights train in half precision; None where none of them does.
+
+    An update of Adam is about as large as the learning rate. A weight of bfloat16 keeps 8 bits, so
+    that one that is 500 times as large as the learning rate stays where it is.
+    """
+    dtypes = {parameter.dtype for parameter in trainable_parameters(model).values()}
+    if not dtypes & {torch.bfloat16, torch.float16}:
+        return None
+    return (
+        "weights train in half precision: most updates are rounded away, and epsilon is spent on "
+        "weights that stand still. Load them with from_pretrained(…, dtype=torch.float32); "
+        "bf16=True computes in bfloat16 all the same"
+    )
+
+
+class MovementCheck:
+    """Notices an update that changed nothing.
+
+    Keeps a part of each trainable parameter; noise reaches every coordinate, so an update that was
+    applied shows in any part. A learning rate of 0 (a warm-up may begin there) excuses a step.
+    """
+
+    def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        self._groups = optimizer.param_groups
+        self._excused = self._stands_still()
+        self._parameters = list(trainable_parameters(model).values())
+        self._before = [_part(p).clone() for p in self._parameters]
+
+    def require_moved(self) -> bool:
+        """Whether a parameter has changed since the check began; False for an excused step.
+
+        Raises:
+            FailureError: none has changed, though the learning rate is not 0.
+        """
+        if not all(map(torch.equal, map(_part, self._parameters), self._before)):
+            return True
+        if self._excused or self._stands_still():
+            return False
+        raise FailureError(
+            "no trainable parameter moved in the update: epsilon would be spent for nothing",
+            hint="call optimizer.step() once per step, clear .grad behind it, and check the rate",
+        )
+
+    def _stands_still(self) -> bool:
+        return all(float(group.get("lr", 1.0)) == 0 for group in self._groups)
+
+
+def _part(parameter: Tensor) -> Tensor:
+    return parameter.detach().reshape(-1)[:_WATCHED]
+
+
+def require_unstepped(optimizer: torch.optim.Optimizer) -> None:
+    """`UseError` where an optimizer holds a state of steps that no run has paid for.
+
+    One that is set up when it is made, as Adagrad's, counts no step yet.
+    """
+    states = (state for state in optimizer.state.values() if state)
+    if any(float(state.get("step", 1)) > 0 for state in states):
+        raise UseError(
+            "the optimizer has a state of earlier steps, perhaps on people's text",
+            hint="make a new optimizer for a new run",
+        )
