@@ -61,7 +61,7 @@ _ELSEWHERE = {
     "training.config": ("PlainPlan", "PrivateOptions", "RunOptions", "TrainConfig"),
     "training.huggingface.sft": ("UserLevelSFTTrainer",),
     "training.huggingface.trainer": ("UserLevelMixin", "UserLevelTrainer"),
-    "training.private": ("make_private",),
+    "training.private_run": ("make_private",),
 }
 """Where public names are defined; any other is a command, in a module of its own name."""
 

@@ -115,8 +115,9 @@ def make_private(
         resume: go on with the interrupted run in ``out``: the steps that its ledger does not hold
             yet, with fresh cohorts and noise. Restoring the weights is the caller's part; attempts
             whose update was lost stay charged.
-        dry_run: do all but charge and write: print noise, time and the claims that will result. The run that is returned has these as its ``forecast``, takes no step and saves
-            nothing, so that the script goes through to its end.
+        dry_run: do all but charge and write: print noise, time and the claims that will result.
+            The run that is returned has these as its ``forecast``, takes no step and saves nothing,
+            so that the script goes through to its end.
         options: settings that few callers change.
 
     Raises:
