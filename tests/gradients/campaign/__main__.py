@@ -19,7 +19,7 @@ from tqdm import tqdm
 
 import tests.gradients.campaign
 import userdp
-from benchmarks.rows import add_row, whole_rows
+from benchmarks.rows import add_options, add_row, whole_rows
 from tests.gradients.campaign.jobs import Job, answered, jobs, quietly, wrong
 from tests.gradients.campaign.table import page
 
@@ -41,9 +41,8 @@ def main() -> int:
     parser.add_argument("--kinds", nargs="+", help="beginnings of kinds, as in the table")
     parser.add_argument("--names", nargs="+", help="only these families, accidents or numbers")
     parser.add_argument("--workers", type=int, default=2, help="processes of one thread each")
-    parser.add_argument("--results", type=Path, default=Path("runs/influence.jsonl"))
     parser.add_argument("--table", action="store_true", help="ask nothing; show what is there")
-    parser.add_argument("--page", type=Path, help="write the table into this Markdown file")
+    add_options(parser, results="runs/influence.jsonl", skipped="what these engines were asked")
     options = parser.parse_args()
     source = source_digest()
     wanted = [

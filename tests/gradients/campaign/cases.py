@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from tests.gradients.campaign import losses, models
 from tests.gradients.campaign.measure import Influence, engine_of, influence, prepared
 from tests.gradients.tiny import Answer
-from userdp.gradients import ClippedSum, Loss, Units, causal_lm_loss, clipped_sum
+from userdp.gradients import Loss, Units, causal_lm_loss, clipped_sum
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -226,22 +226,18 @@ def measured(case: Case, engine: str) -> Influence:
     Raises:
         UseError: the loss or the model couples rows; said before any sum.
     """
-    compute = engine_of(engine)
     clip = case.share
     if engine != "sharded":  # its gradients are never formed for one unit
         far = clipped_sum(case.model, case.loss, case.units, l2_clip_norm=1e6)
         clip *= max(float(far.norms.median()), 1e-3)
-
-    def clipped(units: Units) -> ClippedSum:
-        return compute(
-            case.model,
-            case.loss,
-            units,
-            l2_clip_norm=clip,
-            item_clip_norm=clip if case.items else None,
-            micro_batch=case.micro_batch,
-        )
-
+    clipped = partial(
+        engine_of(engine),
+        case.model,
+        case.loss,
+        l2_clip_norm=clip,
+        item_clip_norm=clip if case.items else None,
+        micro_batch=case.micro_batch,
+    )
     if (engine, id(case.model)) not in _met:  # models are kept
         _met.add((engine, id(case.model)))
         clipped(case.before)

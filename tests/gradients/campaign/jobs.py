@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 import warnings
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -19,7 +20,7 @@ from tests.gradients.campaign.measure import (
     prepared,
 )
 from userdp.core.errors import UseError
-from userdp.gradients import ClippedSum, Units, clipped_sum
+from userdp.gradients import clipped_sum
 
 NARROW = (
     "bert", "bigbird_pegasus", "biogpt", "bloom", "falcon", "gemma", "gemma2", "gpt2",
@@ -101,11 +102,8 @@ def _measured(job: Job) -> Influence:
     loss = people.judged_in_bfloat16 if "bfloat16" in job.kind else people.judged
     ask = {"micro_batch": people.MICRO_BATCH}
     clip = biting_clip(clipped_sum(model, loss, units, l2_clip_norm=1.0, **ask).norms)
-    engine, model = engine_of(job.engine), prepared(model, job.engine)
-
-    def clipped(some: Units) -> ClippedSum:
-        return engine(model, loss, some, l2_clip_norm=clip, **ask)
-
+    model = prepared(model, job.engine)
+    clipped = partial(engine_of(job.engine), model, loss, l2_clip_norm=clip, **ask)
     return influence(clipped, units, clip=clip, out=people.OUT, vocabulary=families.VOCABULARY)
 
 
