@@ -72,10 +72,10 @@ def in_words(answer: Any, command: str, told: Any = None) -> Iterator[Part]:
             yield drawn[int(text[1:])] if text.startswith("\0") else text
 
 
-def _kept(of: Any, wanted: Callable[[str, Any], bool]) -> Any:
+def _kept(of: Any, wanted: Callable[[str], bool]) -> Any:
     """A mapping, or rows, with some of the keys only."""
     if isinstance(of, Mapping):
-        return {key: one for key, one in of.items() if wanted(key, one)}
+        return {key: one for key, one in of.items() if wanted(key)}
     return [_kept(row, wanted) for row in of]
 
 
@@ -87,9 +87,8 @@ _WORDS = Environment(
     autoescape=False,  # for a terminal
 )
 _WORDS.globals |= {
-    "only": lambda names, of: _kept(of, lambda key, _: key in names.split()),
-    "without": lambda names, of: _kept(of, lambda key, _: key not in names.split()),
-    "flat": lambda of: _kept(of, lambda _, one: not isinstance(one, dict | list)),
+    "only": lambda names, of: _kept(of, lambda key: key in names.split()),
+    "without": lambda names, of: _kept(of, lambda key: key not in names.split()),
     "named": lambda name, of: [{name: key, **row} for key, row in of.items()],
     "foreseen": foreseen_in_words,
     "near_hint": near_hint,

@@ -13,7 +13,7 @@ from userdp.commands.answers import INNER, Answer, folder_of
 from userdp.commands.progress import shown
 from userdp.commands.setting import Section, read, refuse, section_of
 from userdp.core.errors import UseError
-from userdp.core.interrupts import told as told_of
+from userdp.core.interrupts import told
 from userdp.core.stages import Progress
 from userdp.core.vocabulary import require_count
 from userdp.data.splits import Split
@@ -130,7 +130,7 @@ def evaluate(
         _require_round(name, bound)
     people = UserStore.open(Path(store), fixed_graph=not private)  # exact numbers claim nothing
     left = "before its end: what was charged stays charged" if private else "before its end"
-    with told_of(left, resume=False), shown(progress) as bar:
+    with told(left, resume=False), shown(progress) as bar:
         how: dict[str, Any] = {"with_base": base, "device": device, "progress": bar}
         if epsilon is not None:
             how |= {"epsilon": epsilon, "batch": micro_batch, **bounds}
