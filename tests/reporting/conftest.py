@@ -19,6 +19,9 @@ from userdp.ledger import StoreLedger
 from userdp.ledger.lines import Declare
 from userdp.ledger.run_ledger import append_release
 from userdp.plans import Plan
+from userdp.reporting.facts import read_runs
+from userdp.reporting.operator_part import read_operator
+from userdp.reporting.page import render_report
 
 SECOND = 1.0001
 """Of ε, what the second accountant says in these tests: the real one takes seconds."""
@@ -46,15 +49,8 @@ def operator_lines(losses: tuple[float, ...] = LOSSES) -> list[dict[str, object]
     return [
         {"kind": "evaluation", "step": 0, **before, **people},
         *(
-            {
-                "kind": "step",
-                "step": step,
-                "units": 30 + step,
-                "rows": 71 + step,
-                "loss": loss,
-                **seen,
-            }
-            for step, loss in enumerate(losses, start=1)
+            {"kind": "step", "step": n, "units": 30 + n, "rows": 71 + n, "loss": loss, **seen}
+            for n, loss in enumerate(losses, start=1)
         ),
         {**final, "of": "model", **after},
         {**final, "of": "base", **before},
@@ -64,6 +60,11 @@ def operator_lines(losses: tuple[float, ...] = LOSSES) -> list[dict[str, object]
 def write_operator(run: Path, lines: list[dict[str, object]]) -> None:
     text = "".join(json.dumps(line) + "\n" for line in lines)
     (run / "operator.jsonl").write_text(text, encoding="utf-8")
+
+
+def full_page(*runs: Path) -> str:
+    """The operator's page about runs."""
+    return render_report(read_runs(runs), operator=[read_operator(run) for run in runs])
 
 
 @pytest.fixture(autouse=True, scope="session")

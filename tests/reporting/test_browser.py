@@ -13,12 +13,11 @@ from typing import Any
 
 import pytest
 
-from tests.reporting.conftest import examples_plan, run_maker
+from tests.reporting.conftest import examples_plan, full_page, run_maker
 from tests.speed import fast_then_slow
 from userdp.claims import Condition, Lineage
 from userdp.claims.parts import ConditionKind, Query
 from userdp.reporting.facts import About, read_run, read_runs
-from userdp.reporting.operator_part import read_operator
 from userdp.reporting.page import render_report, render_summary
 
 CHROMIUM = next(
@@ -67,8 +66,7 @@ def public(tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.fixture(scope="module")
 def full(trained_runs: tuple[Path, ...]) -> str:
     """The operator's page of trained runs."""
-    operator = [read_operator(run) for run in trained_runs]
-    return render_report(read_runs(trained_runs), operator=operator)
+    return full_page(*trained_runs)
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from pathlib import Path
 import jinja2
 import pytest
 
-from tests.reporting.conftest import LOSSES, MakeRun, operator_lines, write_operator
+from tests.reporting.conftest import LOSSES, MakeRun, full_page, operator_lines, write_operator
 from userdp.reporting import rendering
 from userdp.reporting.card import render_model_card
 from userdp.reporting.facts import read_run, read_runs
@@ -83,17 +83,12 @@ def test_invariant_9_the_full_page_is_the_public_one_and_one_marked_section(
     """The checkers see what that section holds."""
     run = make_run()
 
-    def full(path: Path) -> str:
-        there = (path / "operator.jsonl").exists()
-        operator = [read_operator(path)] if there else None
-        return render_report(read_runs([path]), operator=operator)
-
-    assert {"5.7731", "5.1429"} <= leaks(full(run), run)
-    assert depends_on_operator(full, run)
-    section = re.search(r'<section class="operator".*?</section>', full(run), flags=re.DOTALL)
+    assert {"5.7731", "5.1429"} <= leaks(full_page(run), run)
+    assert depends_on_operator(full_page, run)
+    section = re.search(r'<section class="operator".*?</section>', full_page(run), flags=re.DOTALL)
     assert section is not None
     assert "Do not hand this section on" in section.group()
-    assert leaks(full(run).replace(section.group(), ""), run) == set()
+    assert leaks(full_page(run).replace(section.group(), ""), run) == set()
 
 
 def test_invariant_9_broken_twin_a_template_that_leaks_a_loss_is_caught(

@@ -9,10 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from tests.reporting.conftest import MakeRun, examples_plan, operator_lines, write_operator
+from tests.reporting.conftest import (
+    MakeRun,
+    examples_plan,
+    full_page,
+    operator_lines,
+    write_operator,
+)
 from tests.reporting.test_page import words_of
 from userdp.core.errors import UseError
-from userdp.reporting.facts import read_run, read_runs
+from userdp.reporting.facts import read_runs
 from userdp.reporting.operator_part import operator_view, read_operator
 from userdp.reporting.page import render_report
 
@@ -22,7 +28,7 @@ ROC = {"auc": 0.513, "auc_low": 0.45, "auc_high": 0.57, "tpr_at_low_fpr": 0.012,
 def page_of(run: Path, *more: dict[str, object]) -> str:
     """The page's words, the operator's section after the last "Operator only"."""
     write_operator(run, [*operator_lines(), *more])
-    return words_of(render_report(read_runs([run]), operator=[read_operator(run)]))
+    return words_of(full_page(run))
 
 
 def audit_file(run: Path, **changes: object) -> None:
@@ -64,8 +70,7 @@ def test_what_an_audit_showed_is_said(make_run: MakeRun, changes, said) -> None:
     run = make_run()
     audit_file(run, **changes)
     assert said in page_of(run)
-    page = render_report([read_run(run)], operator=[read_operator(run)])
-    assert ('role="alert"' in page) is ("shown" not in said)
+    assert ('role="alert"' in full_page(run)) is ("shown" not in said)
 
 
 @pytest.mark.parametrize("damage", [{"extra_run": {"bound": {}}}, {"inference": {"auc": 1}}])
@@ -104,7 +109,7 @@ def test_a_diverged_run_is_told_of_in_sentences(make_run: MakeRun) -> None:
          "user_loss": None, "users": 5},
     ]  # fmt: skip
     write_operator(run, lines)
-    page = words_of(render_report([read_run(run)], operator=[read_operator(run)]))
+    page = words_of(full_page(run))
     assert "Not finite, counted as zero" in page
     assert "Training loss" not in page
 

@@ -93,9 +93,8 @@ def test_the_first_screen_says_claim_meaning_and_conditions(make_run: MakeRun) -
     # Independent of the claim: the same mechanism, priced from the plan's constants.
     epsilon = round_up(users_plan().mechanism.epsilon(1e-5).upper)
     for page in (render_report([run], about=ABOUT), render_summary(run, about=ABOUT)):
-        seen = words_of(page).split("What it rests on" if page.count("<nav") == 0 else "What this")[
-            0
-        ]
+        end = "What this" if "<nav" in page else "What it rests on"
+        seen = words_of(page).split(end)[0]
         for said in (
             f"The model that “run” released is (ε ≤ {epsilon}, δ = 1e-5)",
             "differentially private per user",

@@ -10,10 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.reporting.conftest import full_page
 from userdp.accounting.mechanisms import Mixture, binomial_steps
-from userdp.reporting.facts import read_runs
-from userdp.reporting.operator_part import read_operator
-from userdp.reporting.page import render_report
 
 pytestmark = pytest.mark.slow  # runs are trained
 
@@ -34,14 +32,13 @@ def mechanism(run: Path) -> Mixture:
     attempts = [line["step"] for line in rest if line["kind"] == "attempt"]
     (probability,) = {line["sampling"]["sampling_probability"] for line in attempts}
     (noise,) = {line["noise_std"] / line["l2_clip_norm"] for line in attempts}
-    common = {
-        "sampling_probability": probability,
-        "noise_multiplier": noise,
-        "steps": len(attempts),
-    }
-    if attempts[0]["sampling"]["kind"] == "users":
-        return binomial_steps(**common)
-    return binomial_steps(group_size=head["plan"]["sampling"]["group_size"], **common)
+    by_user = attempts[0]["sampling"]["kind"] == "users"
+    return binomial_steps(
+        sampling_probability=probability,
+        noise_multiplier=noise,
+        steps=len(attempts),
+        group_size=1 if by_user else head["plan"]["sampling"]["group_size"],
+    )
 
 
 def rows_of(page: str, caption: str) -> dict[str, list[str]]:
@@ -56,9 +53,7 @@ def rows_of(page: str, caption: str) -> dict[str, list[str]]:
 
 @pytest.fixture(scope="module")
 def page(trained_runs: Runs) -> str:
-    return render_report(
-        read_runs(trained_runs), operator=[read_operator(run) for run in trained_runs]
-    )
+    return full_page(*trained_runs)
 
 
 def test_every_epsilon_is_that_of_the_ledgers_lines(trained_runs: Runs, page: str) -> None:
