@@ -7,7 +7,7 @@ import signal
 import pytest
 
 from tests.cli.test_train import MODEL, PLAN
-from tests.training.test_interrupts import SignalIn
+from tests.training.test_crash import SignalIn
 from tests.training.toy import attempts
 from userdp.cli.app import say_how_to_go_on
 from userdp.core.errors import Interrupted

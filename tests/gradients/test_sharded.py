@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from tests.gradients import sharded_jobs as jobs
 from tests.gradients.campaign.measure import prepared
 from tests.gradients.tiny import Small, length
-from tests.training.worlds import run_world
+from tests.training.processes import run_world
 from userdp.core.errors import FailureError, UseError
 from userdp.gradients import ClippedSum, Loss, Units, causal_lm_loss
 from userdp.gradients.engines import sharded

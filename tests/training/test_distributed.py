@@ -16,9 +16,9 @@ from scipy import stats
 
 from tests.speed import fast_then_slow
 from tests.training import distributed_jobs as jobs
+from tests.training.processes import results_of, run_world, start_world
 from tests.training.test_crash import TRAIN
 from tests.training.toy import attempts, lines
-from tests.training.worlds import results_of, run_world, start_world
 from userdp.claims import claim
 from userdp.core.errors import FailureError, UseError
 from userdp.ledger import StoreLedger

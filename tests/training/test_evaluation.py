@@ -1,25 +1,47 @@
-"""Losses by user: whom they are of, and that each is its user's alone."""
+"""Losses by user, exactly and personalized; and the evaluation of a loop's own run."""
+
+from __future__ import annotations
+
+import copy
+import shutil
+import stat
 
 import numpy as np
 import pytest
 import torch
 
-from tests.training.toy import cycles, toy_model, toy_store
+from tests.speed import fast_then_slow
+from tests.training.toy import adapted, cycles, loaded, moved, toy_model, toy_store, trained
+from userdp.claims.lineage import Lineage
+from userdp.core.errors import UseError
 from userdp.data.splits import Split
-from userdp.gradients import causal_lm_loss
+from userdp.gradients import causal_lm_loss, trainable_parameters
+from userdp.training.causal_models import read_model
+from userdp.training.config import TrainConfig
+from userdp.training.evaluation import evaluate_splits
+from userdp.training.lora import add_adapters
+from userdp.training.personalization import LocalTraining, halves, personalize
+from userdp.training.releasing import save_model
 from userdp.training.store_losses import evaluate, rows_of, split_losses, user_losses
 
 
+def losses_of(model, split, user, examples):
+    """Each example's summed loss and targets, one row in a pass: the oracle."""
+    for example in examples:
+        row = torch.tensor(split.gather([user], [example]).row(0).astype(np.int64))
+        logits = model(input_ids=row[None], use_cache=False).logits[0, :-1]
+        loss = torch.nn.functional.cross_entropy(logits, row[1:], reduction="sum")
+        yield loss, len(row) - 1
+
+
 def one_by_one(model, store, split):
-    """Each user's summed loss and targets, a row at a time: the oracle."""
+    """Each user's summed loss and targets."""
     part = store.split(split)
     sums, targets = np.zeros(len(part.counts)), np.zeros(len(part.counts))
-    for user, example in zip(*rows_of(part, np.arange(len(part.counts))), strict=True):
-        row = torch.tensor(part.gather([user], [example]).row(0).astype(np.int64))
-        if len(row) > 1:
-            logits = model.eval()(input_ids=row[None], use_cache=False).logits[0, :-1].detach()
-            sums[user] += torch.nn.functional.cross_entropy(logits, row[1:], reduction="sum").item()
-            targets[user] += len(row) - 1
+    for user, count in enumerate(part.counts):
+        for loss, tokens in losses_of(model.eval(), part, user, range(count)):
+            sums[user] += loss.item()
+            targets[user] += tokens
     return sums, targets
 
 
@@ -63,3 +85,96 @@ def test_a_users_loss_depends_on_nobody_else_even_if_passes_do(tmp_path, losses,
         texts.pop(b"user003", None)
     found[0].pop(3)
     assert (found[0] == found[1]) == alone
+
+
+HOW = LocalTraining(learning_rate=(0.3, 0.05), epochs=4, batch_size=2)
+
+
+@torch.no_grad()
+def mean_loss(model, split, user):
+    _, test, _ = halves(split, user, HOW)
+    sums, targets = zip(*losses_of(model, split, user, test), strict=True)
+    return float(sum(sums)) / max(1, sum(targets))
+
+
+def oracle(model, split, user, rate):
+    """The user's loss after SGD written out, on a copy of the model, one row in a pass."""
+    own = copy.deepcopy(model).eval()
+    weights = list(trainable_parameters(own).values())
+    train, _, batches = halves(split, user, HOW)
+    for batch in batches:
+        rows = losses_of(own, split, user, train[batch])
+        mean = sum(loss / max(1, targets) for loss, targets in rows) / len(batch)
+        for weight, slope in zip(weights, torch.autograd.grad(mean, weights), strict=True):
+            weight.data -= rate * slope
+    return mean_loss(own, split, user)
+
+
+def personalized(folder, *, lora):
+    store = toy_store(folder, cycles(30), held_out=0.5)
+    split, model = store.split(Split.HELD_OUT_USERS), toy_model(store)
+    if lora:
+        model = add_adapters(model, TrainConfig(lora_rank=2))
+        for name, parameter in model.named_parameters():
+            if "lora_B" in name:
+                torch.nn.init.normal_(parameter, 0, 0.1, torch.Generator().manual_seed(1))
+    users = np.flatnonzero(split.counts >= 2)[:6]
+    expected = [[oracle(model, split, user, rate) for user in users] for rate in HOW.learning_rate]
+    before = [mean_loss(model.eval(), split, user) for user in users]
+    return personalize(model, split, users, HOW), np.array(before), np.array(expected)
+
+
+@pytest.mark.parametrize("lora", fast_then_slow([False, True]), ids=["all weights", "adapters"])
+def test_each_users_model_is_what_sgd_on_a_copy_of_the_weights_makes(tmp_path, lora):
+    found, before, after = personalized(tmp_path, lora=lora)
+    assert np.abs(found.before - before).max() < 1e-5
+    assert np.abs(found.after - after).max() < 1e-5
+    assert np.abs(found.after - before).max() > 0.01
+    assert np.abs(found.after[0] - found.after[1]).max() > 0.01
+
+
+HELD_OUT = ["held-out-users"]
+
+
+@pytest.mark.parametrize("adapters", fast_then_slow([True, False]))
+def test_a_loops_run_is_compared_with_the_very_model_that_it_began_from(
+    store, base, tmp_path, adapters
+):
+    run = tmp_path / "run"
+    trained(adapted(loaded(base)) if adapters else loaded(base), store, run)
+    (measured,) = evaluate_splits(run, store, HELD_OUT)
+    expected, _ = evaluate(read_model(str(base)), store, "held-out-users")
+    assert measured["base"]["loss"] == expected["loss"] != measured["model"]["loss"]
+    assert stat.S_IMODE((run / "resume.json").stat().st_mode) == 0o600
+    if adapters:  # without a merged model they are measured over their base
+        shutil.rmtree(run / "model")
+        (apart,) = evaluate_splits(run, store, HELD_OUT)
+        assert apart["base"] == measured["base"]
+        assert apart["model"]["loss"] == pytest.approx(measured["model"]["loss"], abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("base_is", "message"),
+    fast_then_slow(
+        [
+            ("changed after it was loaded", "does not hold the weights"),
+            ("made in memory", "made in memory"),
+            ("exchanged later", "does not hold the weights"),
+        ]
+    ),
+)
+def test_invariant_13_no_other_model_is_compared_with_it_is_refused(
+    store, base, tmp_path, base_is, message
+):
+    run, model = tmp_path / "run", loaded(base)
+    if base_is == "changed after it was loaded":
+        moved(model)
+    trained(toy_model(store) if base_is == "made in memory" else model, store, run)
+    if base_is == "exchanged later":
+        other = moved(loaded(base))
+        save_model(other, base, tokenizer=store.tokenizer_path, lineage=Lineage())
+    with pytest.raises(UseError, match=message) as caught:
+        evaluate_splits(run, store, HELD_OUT)
+    assert "--no-base" in caught.value.hint
+    (measured,) = evaluate_splits(run, store, HELD_OUT, with_base=False)
+    assert "base" not in measured

@@ -16,8 +16,8 @@ import torch
 
 from benchmarks.gpu.noise import DeviceNoise
 from tests.speed import fast_then_slow
+from tests.training.processes import run_world
 from tests.training.selftest_jobs import FAULTS, failing, tiny_model
-from tests.training.worlds import run_world
 from userdp.cli.output import in_words
 from userdp.commands import audit as command
 from userdp.gradients import ENGINES, Engine

@@ -1,6 +1,11 @@
-"""What adapters and weights in memory descend from, as the claim of a loop of one's own says it."""
+"""What a run descends from, as its claim says: adapters, weights in memory, the store's text."""
+
+from __future__ import annotations
 
 import math
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import peft
 import pytest
@@ -10,13 +15,22 @@ from tests.plans import uls_plan
 from tests.speed import fast_then_slow
 from tests.training import toy
 from tests.training.toy import loaded, sgd, take, trained
-from userdp.claims import claim
+from userdp.claims import Lineage, claim
+from userdp.claims.parts import ConditionKind, Query
 from userdp.core.errors import UseError
+from userdp.data.ownership import first_owner_facts
+from userdp.data.sources import user_is
 from userdp.gradients import trainable_parameters
+from userdp.plans.provenance import MadeFor
 from userdp.training import model_origin as origin_module
 from userdp.training.config import PlainPlan
-from userdp.training.model_origin import lineage_of_model
-from userdp.training.open_run import Training
+from userdp.training.model_origin import (
+    ledger_id,
+    lineage_of_model,
+    lineage_of_text,
+    require_made_for,
+)
+from userdp.training.open_run import Training, store_facts
 from userdp.training.plain import PlainRun
 
 PLAN = uls_plan(steps=1)
@@ -128,3 +142,68 @@ def test_invariant_13_a_resumed_run_goes_on_from_no_other_runs_adapters(
         peft.set_peft_model_state_dict(model, peft.load_peft_weights(str(adapter)))
         with pytest.raises(UseError, match=reason):
             next(iter(private))
+
+
+SINGLE = {"rule": "single", "adjacency": "add-or-remove"}
+
+
+def a_store(ownership, source, appended=()):
+    sources = [
+        {**one, "user_is": user_is(one["kind"], one.get("fields", []))}
+        for one in (source, *appended)
+    ]
+    meta = SimpleNamespace(ownership=ownership, sources=sources)
+    return SimpleNamespace(meta=meta, path="store")
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "mbox", "parquet", "csv+jsonl"])
+@pytest.mark.pitfall(number=47)
+def test_invariant_9_whether_some_record_has_several_owners_is_not_told(kind):
+    """The same is said of a source that may name several, whether or not one record does."""
+    source = {"kind": kind, "may_name_several": True}
+    none, some = (store_facts(a_store(o, source)) for o in (SINGLE, first_owner_facts()))
+    assert none == some
+    assert none["owners"] == first_owner_facts()["assumption"]
+
+
+def test_text_filtered_against_private_data_is_a_condition_once(tmp_path):
+    filtered = {"kind": "folder", "filtered_against_private": [{"private_data": "feed"}]}
+    later = {"kind": "folder", "filtered_against_private": [{"private_data": "beef"}]}
+    lineage = lineage_of_text(a_store(SINGLE, filtered, [later, filtered]))
+    assert [one.told for one in lineage.conditions] == ["beef", "feed"]
+    assert {one.kind for one in lineage.conditions} == {ConditionKind.FILTERED}
+    assert lineage_of_text(a_store(SINGLE, {"kind": "folder"})) == Lineage()
+
+
+def test_generated_text_carries_what_its_model_descends_from(tmp_path):
+    wrote = Lineage(parts=(Query(id="q", name="users", pure_epsilon=0.5),))
+    known = {"kind": "jsonl", "text_lineage": [wrote.plain]}
+    assert lineage_of_text(a_store(SINGLE, known, [known])) == wrote
+    lost = lineage_of_text(a_store(SINGLE, {"kind": "jsonl", "text_of_unknown_model": True}))
+    assert [one.kind for one in lost.conditions] == [ConditionKind.TEXT]
+
+
+MADE = MadeFor(weights="a" * 64, adapters="rank 4")
+
+
+@pytest.mark.pitfall(number=44)
+@pytest.mark.parametrize(
+    ("changes", "what"),
+    [
+        ({}, None),
+        ({"store": None, "weights": None}, None),
+        ({"store": "another"}, "store"),
+        ({"weights": "b" * 64}, "base model"),
+        ({"adapters": "rank 8"}, "adapters"),
+        ({"adapters": None}, "adapters"),
+    ],
+)
+def test_a_plan_is_for_what_its_norms_were_measured_on(
+    store: Any, changes: dict[str, str | None], what: str | None
+) -> None:
+    wanted = replace(MADE, **{"store": ledger_id(store), **changes})
+    if what is None:
+        require_made_for(wanted, store, MADE)
+        return
+    with pytest.raises(UseError, match=rf"norms of another {what}"):
+        require_made_for(wanted, store, MADE)
