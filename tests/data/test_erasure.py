@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -24,7 +26,7 @@ from userdp.data.meta import StateKind, joined_at
 from userdp.data.pipeline import append_records, prepare_store
 from userdp.data.records import Record, Tally
 from userdp.data.splits import Split
-from userdp.data.store_folder import changing
+from userdp.data.store_folder import Place, changing, places_of, remember
 from userdp.data.tokenize import StoreTokenizer
 from userdp.data.user_store import UserStore
 from userdp.data.writer import StoreWriter, erase_user
@@ -198,3 +200,12 @@ def test_greedy_ownership_is_not_decided_anew(tmp_path):
     assert [now.user_ids(), examples_of(now, b"cid")] == [[b"cid"], kept]
     assert meta.ownership == store.meta.ownership
     assert not problems_of(store.path)
+
+
+def test_a_place_that_no_reader_would_take_is_refused_before_anything_is_noted(tmp_path):
+    """Its line would be damage to every later reader: nobody could train or be erased any more."""
+    remember(tmp_path, Place.RUN, tmp_path / "run")
+    other = Path(os.fsdecode(os.fsencode(tmp_path) + b"/run-\xff"))
+    with pytest.raises(UseError, match="UTF-8"):
+        remember(tmp_path, Place.RUN, other)
+    assert places_of(tmp_path, Place.RUN) == [str(tmp_path / "run")]

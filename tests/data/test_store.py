@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -171,3 +173,8 @@ def test_a_damaged_store_is_refused(tmp_path, name):
     refused(store.path, "damaged")
     shutil.rmtree(store.path / layout.SEGMENTS)
     refused(store.path, "damaged")
+
+
+def test_importing_the_package_imports_no_arrow():
+    code = "import sys, userdp.data; assert not {'pyarrow', 'numpy', 'duckdb'} & sys.modules.keys()"
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -89,3 +89,13 @@ def pieces(
 def ends_of(lengths: NDArray[np.int64]) -> NDArray[np.int64]:
     """Where consecutive parts begin and end: int64 (parts + 1,), from 0 on."""
     return np.append(0, np.cumsum(lengths, dtype=np.int64))
+
+
+def members_of(sizes: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """For each member of consecutive groups: the number of its group, and its place in the group.
+
+    >>> members_of(np.array([2, 0, 3]))
+    (array([0, 0, 2, 2, 2]), array([0, 1, 0, 1, 2]))
+    """
+    group = np.repeat(np.arange(len(sizes)), sizes)
+    return group, np.arange(len(group)) - ends_of(sizes)[group]

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from userdp.data.arrow_files import ends_of, pieces
+from userdp.data.arrow_files import ends_of, members_of, pieces
 from userdp.data.meta import MIN_SEQ_LEN
 from userdp.data.records import (
     TARGET,
@@ -149,8 +149,7 @@ def cut_records(
         Of each example its record, where its tokens begin among all, and how many they are.
     """
     per_record = (sizes + seq_len - MIN_SEQ_LEN) // seq_len
-    record = np.repeat(np.arange(len(sizes)), per_record)
-    number = np.arange(len(record)) - ends_of(per_record)[record]
+    record, number = members_of(per_record)
     lengths = np.minimum(sizes[record] - number * seq_len, seq_len)
     return record, ends_of(sizes)[record] + number * seq_len, lengths
 

@@ -39,7 +39,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from userdp.core.errors import UseError
 from userdp.core.vocabulary import require_count
-from userdp.data.arrow_files import ends_of
+from userdp.data.arrow_files import ends_of, members_of
 from userdp.data.strategy import Strategy
 from userdp.data.user_store import StoreSplit, TokenRows, require_places
 
@@ -226,8 +226,8 @@ def _ranked(
         base = int(ends[first - 1]) if first else 0
         last = max(first + 1, int(np.searchsorted(ends, base + _BLOCK, side="right")))
         counts = split.counts[first:last]
-        user = np.repeat(np.arange(first, last), counts)
-        example = np.arange(len(user)) - np.repeat(np.cumsum(counts) - counts, counts)
+        user, example = members_of(counts)
+        user += first
         own = slice(base, base + len(user))
         key = split.lengths(user, example) * 1.0 if scores is None else scores[own].copy()
         key = -key if strategy in _GREATEST else key

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from userdp.core.vocabulary import require_count
+from userdp.data.arrow_files import ends_of, members_of
 from userdp.data.selection import mix64
 from userdp.data.user_store import StoreSplit
 
@@ -41,8 +42,7 @@ def longest_copies(
     """
     require_count("least", least, at_least=2)
     flat = np.fromiter(chain.from_iterable(texts), dtype=np.uint64)
-    offsets = np.zeros(len(texts) + 1, dtype=np.int64)
-    np.cumsum([len(text) for text in texts], out=offsets[1:])
+    offsets = ends_of(np.array([len(text) for text in texts], dtype=np.int64))
     places = _window_places(offsets, least)
     if not len(places):
         return np.zeros(len(texts), dtype=np.int64)
@@ -63,9 +63,7 @@ def _blocks(
     split: StoreSplit, least: int, progress: Callable[[int], None]
 ) -> Iterator[tuple[NDArray[np.uint64], NDArray[np.int64]]]:
     """Tokens of some examples, and where windows begin in them."""
-    users = np.repeat(np.arange(len(split.counts)), split.counts)
-    first = np.repeat(np.cumsum(split.counts) - split.counts, split.counts)
-    examples = np.arange(len(users)) - first
+    users, examples = members_of(split.counts)
     for begin in range(0, len(users), _BLOCK_EXAMPLES):
         here = slice(begin, begin + _BLOCK_EXAMPLES)
         rows = split.gather(users[here], examples[here])
@@ -75,9 +73,8 @@ def _blocks(
 
 def _window_places(offsets: NDArray[np.int64], least: int) -> NDArray[np.int64]:
     """Where windows of ``least`` tokens begin that lie within one row."""
-    counts = np.maximum(np.diff(offsets) - least + 1, 0)
-    first = np.repeat(offsets[:-1] - (np.cumsum(counts) - counts), counts)
-    return first + np.arange(int(counts.sum()))
+    row, place = members_of(np.maximum(np.diff(offsets) - least + 1, 0))
+    return offsets[row] + place
 
 
 def _window_hashes(tokens: NDArray[np.uint64], least: int) -> NDArray[np.uint64]:
