@@ -12,7 +12,7 @@ from userdp.accounting.mechanisms import (
     gaussian_steps,
     hypergeometric_steps,
 )
-from userdp.accounting.tradeoff import DeltaCurve, delta_curve
+from userdp.accounting.tradeoff import DeltaCurve
 
 __all__ = [
     "Accountant",
@@ -26,7 +26,6 @@ __all__ = [
     "NoisySteps",
     "binomial_steps",
     "calibrate",
-    "delta_curve",
     "epsilon_by",
     "gaussian_steps",
     "hypergeometric_steps",

@@ -195,14 +195,7 @@ class RenyiFilter:
         if not isinstance(mechanism, Mixture) or not isinstance(mechanism.law, Binomial):
             return None
         count = mechanism.steps if steps is None else require_count("steps", steps, at_least=0)
-        rho = max(
-            rdp.renyi_divergence(
-                self.order,
-                sampling_probability=mechanism.law.probability,
-                noise_multiplier=mechanism.noise_multiplier / mechanism.scale * _DOWN,
-                group_size=mechanism.law.trials,
-            )
-        )
+        rho = rdp.of_one_step(mechanism, mechanism.law, self.order)
         return Cost(rho=rho * count * _UP if count else 0.0, steps=count)
 
     def of_query(self, pure_epsilon: float) -> Cost:

@@ -129,18 +129,22 @@ def step_curve(mechanism: NoisySteps, orders: Sequence[float] = ORDERS) -> dict[
         )
     law = mechanism.law
     assert isinstance(law, Binomial)
-    return {
-        order: mechanism.steps
-        * max(
-            renyi_divergence(
-                order,
-                sampling_probability=law.probability,
-                noise_multiplier=mechanism.noise_multiplier,
-                group_size=law.trials,
-            )
+    return {order: mechanism.steps * of_one_step(mechanism, law, order) for order in orders}
+
+
+def of_one_step(mechanism: Mixture, law: Binomial, order: float) -> float:
+    """An upper bound of the Rényi divergence of one step of this law, remove or add."""
+    noise = mechanism.noise_multiplier
+    if mechanism.scale != 1:
+        noise = math.nextafter(noise / mechanism.scale, 0.0)
+    return max(
+        renyi_divergence(
+            order,
+            sampling_probability=law.probability,
+            noise_multiplier=noise,
+            group_size=law.trials,
         )
-        for order in orders
-    }
+    )
 
 
 def epsilon_of_curve(curve: Mapping[float, float], delta: float) -> float:

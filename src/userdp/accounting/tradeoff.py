@@ -26,12 +26,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import accumulate
 
-from userdp.accounting.roots import bisect, valley
-from userdp.core.vocabulary import require_count, require_epsilon, require_positive
+from userdp.accounting.roots import valley
+from userdp.core.vocabulary import require_epsilon, require_positive
 
-_SMALLEST_DELTA = 1e-12  # how far down a curve goes
 _Bound = Callable[["DeltaCurve", float], float]
 
 
@@ -167,38 +165,3 @@ def curve_at(
         valley(rate, 0.0, most_epsilon, turns=turns)
     epsilons = tuple(sorted(known))
     return DeltaCurve(epsilons=epsilons, deltas=tuple(known[epsilon] for epsilon in epsilons))
-
-
-def delta_curve(delta_of_epsilon: Callable[[float], float], *, points: int = 65) -> DeltaCurve:
-    """The curve at ``points`` equally spaced ε from 0 to where δ falls to 1e-12.
-
-    Guarantee: each δ is what ``delta_of_epsilon`` said, made non-increasing (a guarantee at a
-    smaller ε also holds at a larger one), so the curve is as certified as the function.
-
-    Args:
-        delta_of_epsilon: certified upper bound of δ at an ε >= 0, in [0, 1].
-        points: at least 2.
-
-    Raises:
-        ValueError: a parameter is out of range, or the function returned a value outside [0, 1].
-    """
-    require_count("points", points, at_least=2)
-    known: dict[float, float] = {}
-
-    def at(epsilon: float) -> float:
-        if epsilon not in known:
-            known[epsilon] = delta_of_epsilon(epsilon)
-            if not 0 <= known[epsilon] <= 1:
-                raise ValueError(f"the curve must stay in [0, 1], got {known[epsilon]!r}")
-        return known[epsilon]
-
-    low, high = 0.0, 2.0**-10
-    while at(high) > _SMALLEST_DELTA and high < 1e9:
-        low, high = high, 2 * high
-    # need not be exact
-    high = bisect(lambda e: at(e) <= _SMALLEST_DELTA, low, high, relative=1 / 16)
-    for i in range(points):
-        at(high * i / (points - 1))
-    epsilons = tuple(sorted(known))
-    falling = accumulate((known[epsilon] for epsilon in epsilons), min)
-    return DeltaCurve(epsilons=epsilons, deltas=tuple(falling))
