@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from papers.drawing import Figure, Row, draw_table, panels, save
 from userdp.core.errors import UseError
 from userdp.core.files import OPERATOR_FILE
+from userdp.data.arrow_files import members_of
 from userdp.data.exact_counts import describe, describe_counts
 from userdp.data.example_scores import read_scores
 from userdp.data.overlap import OverlapCounts, OverlapRules, PrivateTexts, remove_overlap
@@ -190,8 +191,7 @@ def chua_table_7(
         first = np.cumsum(split.counts) - split.counts
         for strategy in fixed:
             counts, chosen = select_once(split, group_size, strategy=strategy, scores=scores)
-            users = np.repeat(np.arange(len(counts)), counts)
-            ranks = np.arange(len(users)) - np.repeat(np.cumsum(counts) - counts, counts)
+            users, ranks = members_of(counts)
             examples = chosen.map(users, ranks)
             part = _selected(split.lengths(users, examples), store, scores[first[users] + examples])
             table.append({"dataset": name, "selection": str(strategy), **part})

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 
-import numpy as np
 import pytest
 from tokenizers import Tokenizer, models, normalizers, trainers
 from transformers import PreTrainedTokenizerFast
@@ -13,6 +12,7 @@ from tests.data.corpora import ListSource, corpus, interleaved, prepared, proble
 from tests.data.sources.fixtures import read, write_parquet
 from userdp.core.errors import UseError
 from userdp.core.stages import NoProgress
+from userdp.data.arrow_files import members_of
 from userdp.data.pipeline import append_records, prepare_store
 from userdp.data.records import TARGET, Drop, ExampleDrop, Record, Tally
 from userdp.data.sources import SourceOptions, open_source
@@ -90,9 +90,7 @@ def store_of(path, source, seq_len=64) -> UserStore:
 
 def all_rows(store):
     split = store.split("train")
-    users = np.repeat(np.arange(len(split.counts)), split.counts)
-    examples = np.concatenate([np.arange(count) for count in split.counts])
-    return split.gather(users, examples)
+    return split.gather(*members_of(split.counts))
 
 
 def words(tokens) -> str:

@@ -9,6 +9,7 @@ from tests.data.corpora import corpus, prepared
 from tests.modes import made_with, open_to_others
 from userdp.core.errors import UseError
 from userdp.data import selection as selections
+from userdp.data.arrow_files import members_of
 from userdp.data.example_scores import read_scores, write_scores
 from userdp.data.selection import Strategy, draw_rows, select_once
 
@@ -76,9 +77,7 @@ def test_invariant_11_a_users_choice_does_not_depend_on_the_others(tmp_path, str
 
 def split_scores(split):
     """A score that follows from an example's own tokens."""
-    users = np.repeat(np.arange(len(split.counts)), split.counts)
-    examples = np.concatenate([np.arange(n) for n in split.counts])
-    rows = split.gather(users, examples)
+    rows = split.gather(*members_of(split.counts))
     return np.array([rows.row(r).sum() % 97 for r in range(len(rows))], dtype=np.float32)
 
 

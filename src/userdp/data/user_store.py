@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from userdp.core.errors import UseError
 from userdp.data import meta as layout
-from userdp.data.arrow_files import ends_of, pieces, read_arrow
+from userdp.data.arrow_files import ends_of, members_of, pieces, read_arrow
 from userdp.data.contents import USERS, Segment, read_spans
 from userdp.data.meta import StoreMeta, read_meta
 from userdp.data.splits import Split
@@ -226,8 +226,8 @@ class StoreSplit:
         # The spans that each row crosses, and what it takes of each.
         low = np.searchsorted(first, begin, side="right") - 1
         crossed = np.searchsorted(first, end, side="left") - low
-        row = np.repeat(np.arange(len(user)), crossed)
-        span = np.arange(len(row)) + np.repeat(low - ends_of(crossed)[:-1], crossed)
+        row, place = members_of(crossed)
+        span = low[row] + place
         inside = np.maximum(begin[row], first[span])
         taken = np.minimum(end[row], first[span + 1]) - inside
         segment = self._span_segment[span]

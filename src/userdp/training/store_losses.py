@@ -20,6 +20,7 @@ from userdp.core.errors import UseError
 from userdp.core.files import require_new
 from userdp.core.stages import NoProgress, Progress
 from userdp.core.vocabulary import require_count
+from userdp.data.arrow_files import members_of
 from userdp.data.example_scores import write_scores
 from userdp.data.splits import Split
 from userdp.data.store_folder import Place, remember
@@ -73,10 +74,8 @@ def rows_of(
     part: StoreSplit, chosen: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """All examples of the chosen users, as pairs (user, example)."""
-    counts = part.counts[chosen]
-    users = np.repeat(chosen, counts)
-    firsts = np.repeat(np.cumsum(counts) - counts, counts)
-    return users, np.arange(len(users), dtype=np.int64) - firsts
+    place, examples = members_of(part.counts[chosen])
+    return chosen[place], examples
 
 
 @secret_randomness()
