@@ -23,7 +23,7 @@ from userdp.data.overlap import (
 )
 from userdp.data.records import Tally
 from userdp.data.sources import InputOptions, Source, open_source
-from userdp.data.sources.provenance import provenance_of
+from userdp.data.sources.input_files import provenance_of
 from userdp.data.sources.source import SourceOptions
 from userdp.ledger import StoreLedger
 

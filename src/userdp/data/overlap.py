@@ -34,7 +34,7 @@ from userdp.core.stages import NoProgress, Progress
 from userdp.core.vocabulary import require_count
 from userdp.data.records import Drop
 from userdp.data.sources import SourceOptions
-from userdp.data.sources.provenance import provenance_of
+from userdp.data.sources.input_files import provenance_of
 from userdp.data.sources.tables import open_tables
 from userdp.data.sources.web import domain_of
 

@@ -23,7 +23,7 @@ from userdp.data.meta import MAX_SEQ_LEN, MIN_SEQ_LEN, StoreMeta
 from userdp.data.ownership import first_owner_facts, greedy_facts, settled
 from userdp.data.records import Record, Tally, in_blocks
 from userdp.data.sources import Source, user_is
-from userdp.data.sources.provenance import with_lost
+from userdp.data.sources.input_files import with_lost
 from userdp.data.splits import SplitRule, require_fraction
 from userdp.data.store_folder import WORKING
 from userdp.data.tokenize import StoreTokenizer

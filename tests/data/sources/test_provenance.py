@@ -17,7 +17,7 @@ from userdp.claims.lineage import Lineage
 from userdp.claims.parts import Query
 from userdp.data.pipeline import append_records, prepare_store
 from userdp.data.sources import SourceOptions, open_source
-from userdp.data.sources.provenance import GENERATED
+from userdp.data.sources.input_files import GENERATED
 from userdp.data.tokenize import StoreTokenizer
 
 MODEL = "userdp 1"

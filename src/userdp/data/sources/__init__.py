@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import atexit
-import os
-import shutil
-import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from userdp.core.errors import UseError, kind_of
+from userdp.core.errors import UseError
 from userdp.core.hints import one_of
 from userdp.data.sources import (
     docstrings,
@@ -24,18 +20,9 @@ from userdp.data.sources import (
     web,
 )
 from userdp.data.sources.conversations import as_conversations, is_conversation
+from userdp.data.sources.input_files import existing, expand, files_facts, holds, local_paths
 from userdp.data.sources.parsing import Table, first_held_out
-from userdp.data.sources.source import (
-    At,
-    Entry,
-    InputOptions,
-    Source,
-    SourceOptions,
-    existing,
-    expand,
-    files_facts,
-    holds,
-)
+from userdp.data.sources.source import At, Entry, InputOptions, Source, SourceOptions
 from userdp.data.sources.tables import FORMS, is_jsonl, open_tables
 from userdp.data.splits import SplitRule
 
@@ -169,7 +156,7 @@ def open_source(
         raise UseError("no input: no PATH is given", hint="name one or more files or folders")
     options = options or SourceOptions()
     first_held_out(options)  # refused at once if it is no date
-    here = [local for path in paths for local in _local(path)]
+    here = [local for path in paths for local in local_paths(path)]
     if kind is None:
         source = _recognised(here, options)
     else:
@@ -181,29 +168,6 @@ def open_source(
             hint="leave --max-users out, or cut the file down by a rule on the user's own id",
         )
     return source
-
-
-def _local(path: str) -> list[str]:
-    """A path as it is; of an address or a pipe, copies in a folder for this process only."""
-    path = os.path.expanduser(path)  # noqa: PTH111 (an unknown ~name stays)
-    is_pipe = Path(path).is_fifo()
-    if "://" not in path and not is_pipe:
-        return [path]
-    folder = tempfile.mkdtemp(prefix="userdp-")
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    if is_pipe:  # files are read twice: to tell their fields, and their records
-        copy = Path(folder) / Path(path).name
-        with Path(path).open("rb") as pipe, copy.open("wb") as file:
-            shutil.copyfileobj(pipe, file)
-        return [str(copy)]
-    import fsspec
-
-    options = {"cache_storage": folder, "same_names": True}
-    try:
-        found = fsspec.open_local(f"simplecache::{path}", simplecache=options)
-    except (OSError, ValueError, ImportError) as error:
-        raise UseError(f"{path} cannot be read: {kind_of(error)}") from error
-    return [found] if isinstance(found, str) else list(found)
 
 
 def _recognised(paths: list[str], options: SourceOptions) -> Source:

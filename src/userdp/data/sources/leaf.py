@@ -19,8 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from userdp.core.errors import UseError, kind_of
+from userdp.data.sources.input_files import beginning
 from userdp.data.sources.parsing import record_of
-from userdp.data.sources.source import At, Entry, SourceOptions, beginning
+from userdp.data.sources.source import At, Entry, SourceOptions
 
 
 def is_leaf(path: Path) -> bool:

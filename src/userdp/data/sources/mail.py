@@ -56,18 +56,9 @@ from typing import Any
 
 from userdp.core.errors import UseError
 from userdp.data.records import Drop
+from userdp.data.sources.input_files import GZIP_MAGIC, beginning, expand, files_facts, holds
 from userdp.data.sources.parsing import first_held_out, is_from, record_of
-from userdp.data.sources.source import (
-    GZIP_MAGIC,
-    At,
-    Entry,
-    Source,
-    SourceOptions,
-    beginning,
-    expand,
-    files_facts,
-    holds,
-)
+from userdp.data.sources.source import At, Entry, Source, SourceOptions
 
 Read = Callable[[Path, SourceOptions, At], Iterator[Entry]]
 _NGRAM = 20

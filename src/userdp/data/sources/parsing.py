@@ -13,7 +13,7 @@ from typing import Any
 from userdp.core.errors import UseError
 from userdp.core.stages import NoProgress, Progress
 from userdp.data.records import Drop, Record, Tally
-from userdp.data.sources.provenance import GENERATED
+from userdp.data.sources.input_files import GENERATED
 from userdp.data.sources.source import Entry, InputOptions, Source, SourceOptions
 
 Row = dict[str, Any]

@@ -21,8 +21,9 @@ from typing import Any
 
 from userdp.core.errors import UseError, kind_of
 from userdp.data.records import Drop
+from userdp.data.sources.input_files import beginning
 from userdp.data.sources.parsing import record_of
-from userdp.data.sources.source import At, Entry, SourceOptions, beginning
+from userdp.data.sources.source import At, Entry, SourceOptions
 
 _MAGIC = b"SQLite format 3\0"
 _ROWS = (

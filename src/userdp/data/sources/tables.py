@@ -51,18 +51,18 @@ import pyarrow.parquet as pq
 
 from userdp.core.errors import UseError
 from userdp.data.records import Drop
-from userdp.data.sources.parsing import Row, Table, plain_parser
-from userdp.data.sources.provenance import GENERATED, provenance
-from userdp.data.sources.source import (
-    At,
-    SourceOptions,
+from userdp.data.sources.input_files import (
+    GENERATED,
     beginning,
     expand,
     files_facts,
     holds,
     is_named,
     opened_text,
+    provenance,
 )
+from userdp.data.sources.parsing import Row, Table, plain_parser
+from userdp.data.sources.source import At, SourceOptions
 
 _REPORT_EVERY = 2**12
 _ROWS_AT_ONCE = 2**13
