@@ -40,7 +40,7 @@ Contrast = tuple[str, Estimate, Mapping[str, Any]]
 """What is compared; the difference; and the entry of the figure's table that asks for it:
 
 ``expect``, the sign that the paper's sentence gives it, 0 if it says nothing of it; or ``limit``,
-the most that it may be, by its whole interval; or neither, if it is only shown; and ``part``, a
+the most that it may be; or neither, if it is only shown; and ``part``, a
 name or several: the parts of the sentence that it answers.
 """
 
@@ -85,14 +85,16 @@ def contrasts_of(table: Mapping[str, Any], losses: Losses) -> list[Contrast]:
             epsilon = last.get("epsilon")
             budget = "without privacy" if epsilon is None else f"ε = {epsilon:g}"
             name = entry["name"].format(**last, budget=budget)
-            found.append((name, losses.contrast(cells), {"part": str(number), **entry}))
+            estimate = losses.contrast(cells, limit=entry.get("limit", 0.0))
+            found.append((name, estimate, {"part": str(number), **entry}))
     return found
 
 
 def finding_of(contrasts: Sequence[Contrast], template: str) -> Finding:
     """All contrasts in words, and the verdict.
 
-    Whether a sign is told is decided by Holm's rule over all contrasts that have an ``expect``.
+    Whether a sign, or the side of a limit, is told is decided by Holm's rule over all contrasts
+    that have an ``expect`` or a ``limit``.
 
     Args:
         contrasts: of one figure.
@@ -103,14 +105,14 @@ def finding_of(contrasts: Sequence[Contrast], template: str) -> Finding:
     >>> finding_of([("one less other", estimate, {"part": "0", "expect": -1})], "{words}").here
     'one less other: +1.0000 [+0.0000, +2.0000] (against)'
     """
-    family = [estimate for _, estimate, entry in contrasts if "expect" in entry]
+    family = [e for _, e, entry in contrasts if "expect" in entry or "limit" in entry]
     told = iter(holm(family))
     words: list[str] = []
     answers: dict[str, list[int]] = {}
     for name, estimate, entry in contrasts:
         if "limit" in entry:
-            answer = (estimate.high <= entry["limit"]) - (estimate.low > entry["limit"])
-            sure = answer != 0
+            sure = next(told)
+            answer = (1 if estimate.value <= entry["limit"] else -1) if sure else 0
         elif "expect" in entry:
             sure = next(told)
             answer = entry["expect"] * (1 if estimate.value > 0 else -1) if sure else 0

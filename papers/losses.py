@@ -1,10 +1,12 @@
 r"""Intervals of means and of differences between cells of one design.
 
-Two runs of a cell say little about how runs scatter; all cells of a text together say more. So the
-standard deviation is *pooled* over the cells of a design that share a text and a base (the root of
-the mean of their variances, weighted by degrees of freedom), and intervals are Student's with all
-of those degrees of freedom. That runs of different cells scatter alike is assumed. Of several
-differences of one question the family's level is kept by Holm's step-down rule (`holm`).
+Two runs of a cell say little about how runs scatter; several cells together say more. So the
+standard deviation is *pooled* over the cells of a design that share a text, a base and an ε (the
+root of the mean of their variances, weighted by degrees of freedom). That these scatter alike is
+assumed. Cells of different ε are not pooled: more noise scatters runs more. Intervals are
+Student's with those degrees of freedom, or with Welch and Satterthwaite's where a difference has
+cells of several ε. Of several differences of one question the family's level is kept by Holm's
+step-down rule (`holm`).
 """
 
 from __future__ import annotations
@@ -21,6 +23,8 @@ from scipy import stats
 Row = Mapping[str, Any]
 TUNE = "tune"
 """What a run that only helped to choose a learning rate is called."""
+Pool = tuple[str, str, float | None]
+"""A text, a base and an ε (None: without privacy), whose cells' runs are taken to scatter alike."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -31,7 +35,8 @@ class Estimate:
         value: the estimate.
         low: of the 95% interval.
         high: of it.
-        p: of the two-sided test that the number is zero; 1 where nothing can be told.
+        p: of the two-sided test that the number is zero, or the limit that it was asked about; 1
+            where nothing can be told.
     """
 
     value: float
@@ -58,7 +63,7 @@ class Losses:
                 name = json.dumps(row["key"]["setting"], sort_keys=True)
                 self._cells.setdefault(name, []).append(float(row["loss"]))
                 self._settings[name] = row["key"]["setting"]
-        self._pooled: dict[tuple[str, str], tuple[float, int]] = {}
+        self._pooled: dict[Pool, tuple[float, int]] = {}
 
     def settings(self, **fields: Any) -> list[Mapping[str, Any]]:
         """The settings of the cells that have these fields, in the order of their first rows."""
@@ -75,50 +80,58 @@ class Losses:
             raise LookupError(f"{len(names)} cells have {fields}")
         return self._cells[names[0]]
 
-    def pooled(self, text: str, base: str) -> tuple[float, int]:
-        """The standard deviation of a run of this text and base, and its degrees of freedom."""
-        if (text, base) not in self._pooled:
+    def pooled(self, pool: Pool) -> tuple[float, int]:
+        """The variance of a run of this text, base and ε, and its degrees of freedom."""
+        if pool not in self._pooled:
             squares, freedom = 0.0, 0
             for name, losses in self._cells.items():
-                setting = self._settings[name]
-                if (setting["text"], setting["base"]) == (text, base) and len(losses) > 1:
+                if _pool(self._settings[name]) == pool and len(losses) > 1:
                     squares += statistics.variance(losses) * (len(losses) - 1)
                     freedom += len(losses) - 1
-            self._pooled[text, base] = (
-                math.sqrt(squares / freedom) if freedom else math.inf,
-                freedom,
-            )
-        return self._pooled[text, base]
+            self._pooled[pool] = (squares / freedom if freedom else math.inf, freedom)
+        return self._pooled[pool]
 
     def mean(self, **fields: Any) -> Estimate:
         """The mean loss of the one cell that has these fields."""
-        runs = self.runs(**fields)
-        half = self._half(self.settings(**fields)[0], 1 / len(runs))
-        value = statistics.fmean(runs)
-        return Estimate(value=value, low=value - half, high=value + half)
+        return self.contrast([(1.0, fields)])
 
-    def difference(self, one: Mapping[str, Any], other: Mapping[str, Any]) -> Estimate:
+    def difference(
+        self, one: Mapping[str, Any], other: Mapping[str, Any], *, limit: float = 0.0
+    ) -> Estimate:
         """The mean loss of ``one`` less that of ``other``; below zero: ``one`` is better."""
-        return self.contrast([(1.0, one), (-1.0, other)])
+        return self.contrast([(1.0, one), (-1.0, other)], limit=limit)
 
-    def contrast(self, parts: Sequence[tuple[float, Mapping[str, Any]]]) -> Estimate:
-        """A sum of mean losses of cells of one text, each times its weight."""
-        cells = [(weight, self.runs(**fields)) for weight, fields in parts]
-        value = sum(weight * statistics.fmean(runs) for weight, runs in cells)
-        setting = self.settings(**parts[0][1])[0]
-        scale = sum(weight**2 / len(runs) for weight, runs in cells)
-        half = self._half(setting, scale)
-        deviation, freedom = self.pooled(setting["text"], setting["base"])
-        p = 1.0
-        if freedom and deviation > 0:
-            p = float(2 * stats.t.sf(abs(value) / (deviation * math.sqrt(scale)), freedom))
+    def contrast(
+        self, parts: Sequence[tuple[float, Mapping[str, Any]]], *, limit: float = 0.0
+    ) -> Estimate:
+        """A sum of mean losses of cells of one text, each times its weight.
+
+        Args:
+            parts: weights, and fields of the cells.
+            limit: the number whose test ``p`` is of.
+        """
+        value = 0.0
+        scales: dict[Pool, float] = {}
+        for weight, fields in parts:
+            runs = self.runs(**fields)
+            value += weight * statistics.fmean(runs)
+            pool = _pool(self.settings(**fields)[0])
+            scales[pool] = scales.get(pool, 0.0) + weight**2 / len(runs)
+        known = [(scale, *self.pooled(pool)) for pool, scale in scales.items()]
+        if not all(freedom for _, _, freedom in known):
+            return Estimate(value=value, low=-math.inf, high=math.inf)
+        square = sum(scale * variance for scale, variance, _ in known)
+        if square == 0:
+            return Estimate(value=value, low=value, high=value)
+        freedom = square**2 / sum((scale * each) ** 2 / own for scale, each, own in known)
+        error = math.sqrt(square)
+        half = float(stats.t.ppf(0.975, freedom)) * error
+        p = float(2 * stats.t.sf(abs(value - limit) / error, freedom))
         return Estimate(value=value, low=value - half, high=value + half, p=p)
 
-    def _half(self, setting: Mapping[str, Any], scale: float) -> float:
-        deviation, freedom = self.pooled(setting["text"], setting["base"])
-        if not freedom:
-            return math.inf
-        return float(stats.t.ppf(0.975, freedom)) * deviation * math.sqrt(scale)
+
+def _pool(setting: Mapping[str, Any]) -> Pool:
+    return setting["text"], setting["base"], setting["epsilon"]
 
 
 def _has(setting: Mapping[str, Any], fields: Mapping[str, Any]) -> bool:
@@ -126,7 +139,7 @@ def _has(setting: Mapping[str, Any], fields: Mapping[str, Any]) -> bool:
 
 
 def holm(estimates: Sequence[Estimate], level: float = 0.05) -> list[bool]:
-    """Which of several differences are told from zero while all errors together stay at ``level``.
+    """Which of several differences are told from zero, or their limits, while all errors together stay at ``level``.
 
     Source: Holm 1979.
 

@@ -241,9 +241,10 @@ class Plan(Saved):
             accountant: another than the plan's, for a second opinion.
 
         Returns:
-            The claim of the steps as they run, their noise's distance from a Gaussian included
-            (`userdp.accounting.implemented`); ``epsilon`` is infinite where it is void, where the
-            accounting does not cover the sampling, or where that distance is more than ``delta``
+            The claim of the steps as they run: the cut tails of their noise are part of δ
+            (`userdp.accounting.implemented`); its grid is measured, not priced
+            (docs/why/mechanism.md). ``epsilon`` is infinite where the claim is void, where the
+            accounting does not cover the sampling, or where the tails are more than ``delta``
             allows.
         """
         steps = self.steps if steps is None else require_count("steps", steps, at_least=0)
