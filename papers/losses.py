@@ -139,7 +139,9 @@ def _has(setting: Mapping[str, Any], fields: Mapping[str, Any]) -> bool:
 
 
 def holm(estimates: Sequence[Estimate], level: float = 0.05) -> list[bool]:
-    """Which of several differences are told from zero, or their limits, while all errors together stay at ``level``.
+    """Which of several differences are told from zero, or from their limits.
+
+    All errors together stay at ``level``.
 
     Source: Holm 1979.
 

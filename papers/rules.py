@@ -53,9 +53,7 @@ def _worst(losses: Losses, panel: Mapping[str, Any], chosen: int) -> Estimate:
     The best of several is the luckiest, too. So a difference above the limit has Bonferroni's p.
     """
     against = [
-        losses.difference(
-            {**panel, "group_size": chosen}, {**panel, "group_size": g}, limit=NEAR
-        )
+        losses.difference({**panel, "group_size": chosen}, {**panel, "group_size": g}, limit=NEAR)
         for g in _sizes(losses, panel)[0]
         if g != chosen
     ]
