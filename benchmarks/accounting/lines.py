@@ -33,7 +33,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from userdp.accounting.contour.losses import Pair, ShiftLaw, losses, pair_of
+from userdp.accounting.contour.privacy_loss import Pair, ShiftLaw, losses, pair_of
 from userdp.accounting.laws import Binomial, Hypergeometric
 
 Floats = NDArray[np.float64]

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from benchmarks.accounting import lines
-from userdp.accounting.contour import line, losses
+from userdp.accounting.contour import line, privacy_loss
 from userdp.accounting.contour.closed import Bounds
-from userdp.accounting.contour.losses import Complexes, Floats
+from userdp.accounting.contour.privacy_loss import Complexes, Floats
 from userdp.accounting.mechanisms import binomial_steps
 from userdp.core.errors import FailureError
 
@@ -28,13 +28,13 @@ TRUTH = 169834.8857011  # by 30-digit mpmath, and by the proof (`test_proof`)
 
 
 def use_the_principal_logarithm(patch: pytest.MonkeyPatch) -> None:
-    right = losses.on_branch
+    right = privacy_loss.on_branch
 
     def broken(value: Complexes, y: Floats, slope: Floats) -> Complexes:
         ell = right(value, y, slope)
         return lines.principal_near_one(ell, ell[0].real) if y.size else ell
 
-    patch.setattr(losses, "on_branch", broken)
+    patch.setattr(privacy_loss, "on_branch", broken)
 
 
 def drop_the_check_of_the_branch(patch: pytest.MonkeyPatch) -> None:
@@ -78,7 +78,7 @@ def test_brackets_that_exclude_each_other_are_refused_not_joined() -> None:
         Bounds(1.0, 2.0).meet(Bounds(2.1, 3.0))
 
 
-def rises(law: losses.ShiftLaw, x: float, height: float) -> bool:
+def rises(law: privacy_loss.ShiftLaw, x: float, height: float) -> bool:
     """Whether Im l(x + iy) >= 0 up to ``height``, on a fine grid and by the continuous branch."""
     y = np.linspace(0.0, height, 4001)
     terms = np.exp(law.w[:, None] + law.a[:, None] * (x + 1j * y - 0.5 * law.a[:, None]))
@@ -93,9 +93,9 @@ def test_where_the_loss_is_said_to_turn_upwards_it_does() -> None:
         size = int(rng.integers(2, 7))
         a = np.concatenate([[0.0], np.sort(rng.uniform(0.05, 6.0, size - 1))])
         p = rng.dirichlet(np.full(size, 0.4)) + 1e-9
-        law = losses.ShiftLaw(a, np.log(p / p.sum()), 0.0)
+        law = privacy_loss.ShiftLaw(a, np.log(p / p.sum()), 0.0)
         x, height = rng.uniform(-4.0, 6.0), 10 ** rng.uniform(-1.0, 0.6)
-        if losses.turns_upwards(law, x, height):
+        if privacy_loss.turns_upwards(law, x, height):
             said += 1
             assert rises(law, x, height)
         else:
@@ -106,6 +106,6 @@ def test_where_the_loss_is_said_to_turn_upwards_it_does() -> None:
 def test_a_loss_that_turns_back_below_the_axis_is_not_said_to_turn_upwards() -> None:
     """One term nearly back at half a turn, and one beyond it, beside a large one that stays."""
     chances, a = np.array([0.9, 0.05, 0.05]), np.array([0.0, 1.0, 1.5])
-    law = losses.ShiftLaw(a, np.log(chances) + 0.5 * a**2, 0.0)
+    law = privacy_loss.ShiftLaw(a, np.log(chances) + 0.5 * a**2, 0.0)
     assert not rises(law, 0.0, 0.99 * np.pi)
-    assert not losses.turns_upwards(law, 0.0, 0.99 * np.pi)
+    assert not privacy_loss.turns_upwards(law, 0.0, 0.99 * np.pi)

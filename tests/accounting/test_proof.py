@@ -26,7 +26,7 @@ from userdp.accounting import (  # noqa: E402
 )
 from userdp.accounting.laws import Binomial, Hypergeometric  # noqa: E402
 from userdp.accounting.mechanisms import NoisySteps  # noqa: E402
-from userdp.accounting.proof import OneWay, Steps, enclose_delta, law, moment, sums  # noqa: E402
+from userdp.accounting.proof import OneWay, Steps, enclose_delta, law, line_sum, moment  # noqa: E402
 from userdp.accounting.proof.law import Ball  # noqa: E402
 from userdp.accounting.proof.planning import Problem, make_plan  # noqa: E402
 from userdp.accounting.proving import prove_delta, prove_epsilon, steps_of  # noqa: E402
@@ -111,9 +111,9 @@ def test_the_principal_branch_of_the_accountant_was_wrong_and_the_proof_says_so(
 
 def along_one_plan(one: Steps, epsilon: float, *, coarser: float = 1.0) -> OneWay:
     """*remove* from a single plan, whose period may be taken too short."""
-    problem = Problem(one, epsilon, True, sums.LOG_TOLERANCE)
+    problem = Problem(one, epsilon, True, line_sum.LOG_TOLERANCE)
     plan = make_plan(problem, None)
-    return sums._along(problem, replace(plan, period=plan.period / coarser), None)
+    return line_sum._along(problem, replace(plan, period=plan.period / coarser), None)
 
 
 @pytest.mark.slow
@@ -170,7 +170,7 @@ def test_a_trapezoid_bound_with_a_wrong_strip_is_caught(remove: bool) -> None:
     one = Steps(
         law=Binomial(trials=8, probability=0.01), scale=1.0, noise_multiplier=1.0, count=2000
     )
-    plan = make_plan(Problem(one, 34.9, remove, sums.LOG_TOLERANCE), None)
+    plan = make_plan(Problem(one, 34.9, remove, line_sum.LOG_TOLERANCE), None)
     b = flint.arb(1 + plan.c) if remove else -flint.arb(plan.c)
     target = float(plan.view.log_moments(np.array([float(b)]))[0]) + math.log(1e-20)
     with flint.ctx.workprec(128):

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from userdp.accounting.contour import pair_of
-from userdp.accounting.contour.large import choices
+from userdp.accounting.contour.few_large_steps import choices
 from userdp.accounting.contour.side import (
     Split,
     log_upper_sum,

@@ -4,6 +4,6 @@ Derivation and proofs: docs/accounting.md.
 """
 
 from userdp.accounting.contour.curve import delta_bracket, epsilon_bracket
-from userdp.accounting.contour.losses import Pair, pair_of
+from userdp.accounting.contour.privacy_loss import Pair, pair_of
 
 __all__ = ["Pair", "delta_bracket", "epsilon_bracket", "pair_of"]

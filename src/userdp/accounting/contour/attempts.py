@@ -19,10 +19,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from userdp.accounting.contour.large import choices, large_nodes, small_nodes
+from userdp.accounting.contour.few_large_steps import choices, large_nodes, small_nodes
 from userdp.accounting.contour.line import Line, UnsoundStrip, make_line
-from userdp.accounting.contour.losses import Pair
 from userdp.accounting.contour.nodes import Contour, Nodes, compute_nodes, estimate, evaluate
+from userdp.accounting.contour.privacy_loss import Pair
 from userdp.accounting.contour.side import (
     LOG_SQRT_2PI,
     RATIOS,

@@ -14,8 +14,8 @@ import numpy as np
 from userdp.accounting.bracket import Bracket
 from userdp.accounting.contour.attempts import TINY, Target, attempts, centre, reference_delta
 from userdp.accounting.contour.closed import Bounds, gaussian_delta, gaussian_epsilon
-from userdp.accounting.contour.losses import Pair
 from userdp.accounting.contour.nodes import Nodes, evaluate
+from userdp.accounting.contour.privacy_loss import Pair
 from userdp.accounting.contour.side import Chernoff, GridTooLarge, chernoff, make_side
 from userdp.accounting.roots import outwards
 from userdp.core.vocabulary import require_delta, require_epsilon

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import erfc, log_ndtr
 
-from userdp.accounting.contour.losses import (
+from userdp.accounting.contour.privacy_loss import (
     Complexes,
     Floats,
     ShiftLaw,

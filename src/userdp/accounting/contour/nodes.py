@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from userdp.accounting.contour.line import EPS, Line, Part, rounding, widened
-from userdp.accounting.contour.losses import Complexes, Floats, log1p
+from userdp.accounting.contour.privacy_loss import Complexes, Floats, log1p
 from userdp.accounting.contour.side import Chernoff, Side
 
 

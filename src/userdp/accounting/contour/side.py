@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from scipy.special import log_ndtr, logsumexp
 
-from userdp.accounting.contour.losses import Floats, Pair, ShiftLaw, losses
+from userdp.accounting.contour.privacy_loss import Floats, Pair, ShiftLaw, losses
 
 LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
 
@@ -30,8 +30,8 @@ _LEFT = 9.2
 # Beyond the cut the grid goes on for 9 deviations: a line's domain may have to end there (`line`).
 _BEYOND = 9.0
 
-# Mass below what a double holds: components under e^-5000 (losses.py; T 1e7 e^-5000 < 1e-2100),
-# and whatever else underflows. No upper bound goes below it.
+# Mass below what a double holds: components under e^-5000 (`privacy_loss`;
+# T 1e7 e^-5000 < 1e-2100), and whatever else underflows. No upper bound goes below it.
 UNDERFLOW = 1e-300
 _MOST_POINTS = 60_000
 _MOST_TERMS = 4e7  # points times components: about two seconds

@@ -5,6 +5,6 @@ The derivation is docs/proof.md. It proves numbers, not that a pair of laws domi
 
 from userdp.accounting.proof.enclosure import Enclosure, enclose_delta
 from userdp.accounting.proof.law import Steps
-from userdp.accounting.proof.sums import OneWay
+from userdp.accounting.proof.line_sum import OneWay
 
 __all__ = ["Enclosure", "OneWay", "Steps", "enclose_delta"]

@@ -1,6 +1,6 @@
 r"""δ(ε) of T steps, enclosed in both directions, or why it could not be.
 
-Beside the sums along a line (`sums`) stand closed forms in balls: one step, pure Gaussians, and
+Beside the sums along a line (`line_sum`) stand closed forms in balls: one step, pure Gaussians, and
 bounds that need no sum (docs/proof.md).
 """
 
@@ -25,8 +25,8 @@ from userdp.accounting.proof.law import (
     float_below,
     growth,
 )
+from userdp.accounting.proof.line_sum import LOG_TOLERANCE, OneWay, sum_delta
 from userdp.accounting.proof.planning import FloatLaw, Problem, felt
-from userdp.accounting.proof.sums import LOG_TOLERANCE, OneWay, sum_delta
 
 _MOST_BITS = 4096
 _SMALL_ENOUGH = 1e-13

@@ -1,7 +1,8 @@
 """Where the proof looks: line, step and range, chosen in floats.
 
 Nothing here needs to be right. A poor choice makes an enclosure wide or stops it; the proof itself
-(`moment`, `sums`) trusts no float of this file beyond taking it as the dyadic number that it is.
+(`moment`, `line_sum`) trusts no float of this file beyond taking it as the dyadic number that it
+is.
 """
 
 from __future__ import annotations

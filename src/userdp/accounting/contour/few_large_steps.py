@@ -24,8 +24,8 @@ from typing import NamedTuple
 import numpy as np
 
 from userdp.accounting.contour.line import EPS, SplitLine, make_split_line, widened
-from userdp.accounting.contour.losses import Floats, log1p
 from userdp.accounting.contour.nodes import Contour, Nodes, power_at_nodes
+from userdp.accounting.contour.privacy_loss import Floats, log1p
 from userdp.accounting.contour.side import (
     RATIOS,
     TURN,
