@@ -36,9 +36,9 @@ from papers.published import (
     flaws_of,
 )
 from userdp.federated.algorithms import Declared
-from userdp.federated.federation_models import build_model
 from userdp.federated.federation_plan import FederationPlan
-from userdp.federated.spreading import HELD_OUT, spread
+from userdp.federated.silo import build_model
+from userdp.federated.simulation import HELD_OUT, spread
 from userdp.plans import Budget, Plan
 from userdp.sampling.coins import Indices
 

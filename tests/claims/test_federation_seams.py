@@ -16,7 +16,7 @@ from userdp.core.codec import decode
 from userdp.core.stages import NoProgress
 from userdp.data.splits import Split
 from userdp.data.user_store import UserStore
-from userdp.federated import spreading
+from userdp.federated import simulation
 from userdp.federated.federation_plan import STORE, FederationPlan
 from userdp.federated.simulation import make_federation, run_in_process
 from userdp.sampling.coins import secret_generator
@@ -114,7 +114,7 @@ def test_broken_twin_one_stream_of_coins_for_everybody_is_caught(tmp_path, monke
         return coins.integers(silos, size=records)
 
     coins = secret_generator(0)
-    monkeypatch.setattr(spreading, "places", streamed)
+    monkeypatch.setattr(simulation, "places", streamed)
     assert moved_by_an_absence(tmp_path) > 0
 
 

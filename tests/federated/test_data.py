@@ -16,10 +16,9 @@ from userdp.data.splits import Split
 from userdp.data.tokenize import StoreTokenizer
 from userdp.data.user_store import UserStore
 from userdp.federated.algorithms import ALGORITHMS
-from userdp.federated.federation_models import build_model, weights_of
 from userdp.federated.federation_plan import PLAN_FILE, STORE, LanguageModel
-from userdp.federated.silo import Silo, read_silo
-from userdp.federated.spreading import HELD_OUT, make_store, places, spread
+from userdp.federated.silo import Silo, build_model, read_silo, weights_of
+from userdp.federated.simulation import HELD_OUT, make_store, places, spread
 
 USERS = [f"user {number}".encode() for number in range(40)]
 

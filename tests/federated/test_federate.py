@@ -16,8 +16,8 @@ from userdp.cli.app import run as userdp
 from userdp.core.codec import plain
 from userdp.core.files import write_json
 from userdp.federated.algorithms import ALGORITHMS
+from userdp.federated.federation_plan import claim_of
 from userdp.federated.silo import BEGUN_FILE, RELEASED_FILE, Silo
-from userdp.federated.simulation import claim_of
 
 SMALL = ["--silos", "2", "--rounds", "2", "--json"]
 

@@ -17,11 +17,11 @@ from tests.training.toy import attempts
 from userdp.core.errors import FailureError, UseError
 from userdp.federated import flower
 from userdp.federated import rounds as rounds_module
-from userdp.federated.federation_models import build_model, weights_of
+from userdp.federated.federation_plan import claim_of
 from userdp.federated.flower import ARRAYS, CONFIG, REFUSALS, client_app, serve
 from userdp.federated.rounds import aggregate, load_weights, read_rounds
-from userdp.federated.silo import silo_folder
-from userdp.federated.simulation import claim_of, make_federation, run_in_process
+from userdp.federated.silo import build_model, silo_folder, weights_of
+from userdp.federated.simulation import make_federation, run_in_process
 
 
 @pytest.fixture(autouse=True)

@@ -16,8 +16,8 @@ from userdp.data.selection import select_once
 from userdp.data.splits import Split
 from userdp.federated import silo as silo_module
 from userdp.federated.algorithms import ALGORITHMS
-from userdp.federated.federation_models import build_model, weights_of
 from userdp.federated.federation_plan import STORE, LanguageModel
+from userdp.federated.silo import build_model, weights_of
 from userdp.gradients.certificate import coupling
 from userdp.gradients.engines import choice
 

@@ -10,7 +10,7 @@ from tests.federated.toys import COUNTS, WIDTH, ZERO, items, silo, toy_plan
 from tests.ledgers import entries
 from userdp.claims import claim
 from userdp.core.errors import FailureError, UseError
-from userdp.federated.federation_claim import federation_claim
+from userdp.federated.federation_plan import federation_claim
 from userdp.ledger import StoreLedger
 from userdp.sampling.cohort import Sampler
 

@@ -11,9 +11,8 @@ from tests.data.corpora import ListSource
 from tests.federated.plans import FACTS, NUMBERS, plan
 from userdp.data.pipeline import prepare_store
 from userdp.data.records import Record
-from userdp.federated.federation_models import build_model
 from userdp.federated.federation_plan import PLAN_FILE, STORE, ModelSpec
-from userdp.federated.silo import Silo
+from userdp.federated.silo import Silo, build_model
 
 WIDTH = 6
 ZERO_TOKEN = 5

@@ -31,7 +31,7 @@ from papers.marathe import (
 from papers.published import Reduction
 from papers.runs import RESULTS, read_rows
 from userdp.federated.algorithms import ALGORITHMS
-from userdp.federated.federation_models import build_model
+from userdp.federated.silo import build_model
 from userdp.gradients import Units, get_engine
 
 SMALL = Size(silos=4, subjects=60, items_per_subject=12.0, planned_rounds=4)

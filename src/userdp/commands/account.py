@@ -155,11 +155,9 @@ def _sampling(constants: dict[str, Any], population: int | None) -> Sampling:
 def _claimed(ledger: Path, delta: float | None) -> Claim:
     """The claim of a ledger; `UseError` of a delta where nothing has one."""
     from userdp.claims import claim
-    from userdp.federated.federation_plan import PLAN_FILE
+    from userdp.federated.federation_plan import PLAN_FILE, claim_of
 
     if (ledger / PLAN_FILE).exists() and delta is None:
-        from userdp.federated.simulation import claim_of  # loads torch
-
         return claim_of(ledger)
     claimed = claim(ledger, delta=delta)
     if delta is not None and claimed.guarantee.delta == 0:

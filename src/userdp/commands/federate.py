@@ -23,8 +23,8 @@ from userdp.data.sources.conversations import template_of
 from userdp.data.sources.source import SourceOptions
 from userdp.data.tokenize import StoreTokenizer
 from userdp.federated.algorithms import Declared
-from userdp.federated.federation_plan import PLAN_FILE, FederationPlan, LanguageModel
-from userdp.federated.simulation import claim_of, make_federation, measure, run_in_process
+from userdp.federated.federation_plan import PLAN_FILE, FederationPlan, LanguageModel, claim_of
+from userdp.federated.simulation import make_federation, measure, run_in_process
 from userdp.plans import Budget, Plan
 from userdp.plans.small_delta import require_small_delta
 

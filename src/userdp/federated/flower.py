@@ -27,7 +27,6 @@ from flwr.serverapp import Grid, ServerApp
 from userdp import federated
 from userdp.core.errors import FailureError, UseError, UserdpError, kind_of
 from userdp.core.files import write_file
-from userdp.federated.federation_models import build_model, put_weights, weights_of
 from userdp.federated.federation_plan import PLAN_FILE, FederationPlan
 from userdp.federated.rounds import (
     MODEL_FILE,
@@ -36,7 +35,7 @@ from userdp.federated.rounds import (
     load_weights,
     run_rounds,
 )
-from userdp.federated.silo import Silo, read_silo
+from userdp.federated.silo import Silo, build_model, put_weights, read_silo, weights_of
 
 APP_FOLDER = "app"
 ARRAYS, CONFIG = "arrays", "config"

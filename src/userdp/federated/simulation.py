@@ -1,34 +1,118 @@
-"""A whole federation on one machine: its folders, its rounds, its claim, and its loss."""
+"""A whole federation on one machine: how its data is spread, its folders, its rounds, its loss.
+
+Each silo's store is prepared like any other (`userdp.data.pipeline`). Coins of a record's own user
+decide its silo, so that nobody's presence moves anybody else's records.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
 
-from userdp.claims import Claim
 from userdp.core.errors import UseError
-from userdp.core.files import operator_folder, read_json, whole_folder, write_file, write_json
+from userdp.core.files import operator_folder, whole_folder, write_file, write_json
 from userdp.core.interrupts import held
 from userdp.core.stages import Progress
+from userdp.core.vocabulary import require_count, require_positive
+from userdp.data.pipeline import prepare_store
 from userdp.data.records import Record
+from userdp.data.sources.source import Source
 from userdp.data.splits import Split
 from userdp.data.tokenize import StoreTokenizer
+from userdp.data.user_ids import user_hash
 from userdp.data.user_store import UserStore
-from userdp.federated.federation_claim import federation_claim
-from userdp.federated.federation_models import build_model, put_weights, weights_of
-from userdp.federated.federation_plan import PLAN_FILE, RUN, STORE, FederationPlan
+from userdp.federated.federation_plan import PLAN_FILE, SPREAD_FILE, STORE, FederationPlan
 from userdp.federated.rounds import MODEL_FILE, Answers, Weights, load_weights, run_rounds
-from userdp.federated.silo import Silo, silo_folder
-from userdp.federated.spreading import make_store, spread
+from userdp.federated.silo import Silo, build_model, put_weights, silo_folder, weights_of
 from userdp.plans import Plan
+from userdp.sampling.coins import Indices
 from userdp.training.devices import AUTO, choose_device
 from userdp.training.store_losses import evaluate
 
-SPREAD_FILE = "spread.json"
-"""Says that the items of all silos were spread here, by the plan's bound on a subject's silos."""
+HELD_OUT = 0.2
+"""Of each subject's items, for the operators' tests: 80/20, as in Marathe et al. 2023."""
+
+
+def places(
+    user: bytes, records: int, *, silos: int, most: int, seed: int = 0, alpha: float | None = None
+) -> Indices:
+    """The silos in which a user's records lie: int64 (records,), each below ``silos``.
+
+    Guarantee (invariant 11): a function of the user's id, the number of the record among the
+    user's, and public constants. At most ``most`` silos hold anything of the user.
+
+    Args:
+        user: the user's id.
+        records: number of the user's records.
+        silos: n.
+        most: s, at most n.
+        seed: public.
+        alpha: None: each of the user's s silos is equally likely. Else the silo ⌊s x⌋ with x of
+            density α x^(α-1) on [0, 1], in an order of the silos of the user's own: the larger
+            α, the more of a user's records lie in one silo, and all silos stay alike.
+
+    Source: Marathe et al. 2023, Sections 5.1 and 5.2. The order for each subject is our reading:
+    with it the largest group of a mini-batch grows with α as published, with one order for all it
+    does not.
+    """
+    draw = np.random.default_rng([seed, int.from_bytes(user_hash(user))])
+    order = draw.permutation(require_count("silos", silos))[:most]
+    if alpha is None:
+        ranks = draw.integers(most, size=records)
+    else:
+        require_positive("alpha", alpha)
+        ranks = np.minimum((most * draw.power(alpha, records)).astype(np.int64), most - 1)
+    return np.asarray(order[ranks], dtype=np.int64)
+
+
+def spread(
+    records: Iterable[Record], *, silos: int, most: int, seed: int = 0, alpha: float | None = None
+) -> list[list[Record]]:
+    """The records of each silo, every user's as `places` says; a user's keep their order.
+
+    Raises:
+        UseError: a silo has none: it could only add noise. A silo without subjects is refused
+            here, before a federation runs: a refusal would then tell the server who is there.
+    """
+    of_users: dict[bytes, list[Record]] = {}
+    for record in records:
+        of_users.setdefault(record.user, []).append(record)
+    parts: list[list[Record]] = [[] for _ in range(silos)]
+    for user, own in of_users.items():
+        where = places(user, len(own), silos=silos, most=most, seed=seed, alpha=alpha)
+        for silo, record in zip(where.tolist(), own, strict=True):
+            parts[silo].append(record)
+    for silo, part in enumerate(parts):
+        if not part:
+            raise UseError(
+                f"silo {silo} has no subjects: it could only add noise",
+                hint="spread the data over fewer silos",
+            )
+    return parts
+
+
+def make_store(
+    records: Sequence[Record], out: Path, *, tokenizer: StoreTokenizer, seq_len: int
+) -> None:
+    """The user store of one silo, from its records; those of several owners go to the first."""
+    source = Source(
+        kind="federation",
+        places=(records,),
+        read=lambda records, at: iter(records),
+        several_owners=True,
+        loss_mask=records[0].pieces is not None,
+    )
+    prepare_store(
+        source,
+        out,
+        tokenizer=tokenizer,
+        seq_len=seq_len,
+        held_out_users=0.0,
+        held_out_examples=HELD_OUT,
+    )
 
 
 def make_federation(
@@ -44,7 +128,7 @@ def make_federation(
     Args:
         folder: is made.
         plan: the federation's.
-        records: all silos' together, spread by `userdp.federated.spreading.places`.
+        records: all silos' together, spread by `places`.
         tokenizer: the one that the plan's model reads.
         seed: of the spread; public.
 
@@ -105,15 +189,6 @@ def run_in_process(
             return updates, {}
 
         return run_rounds(folder, plan, weights_of(model), ask, progress=progress)
-
-
-def claim_of(folder: Path) -> Claim:
-    """The claim of the federation in a folder, from the ledgers of its silos that lie there."""
-    runs = sorted(path.parent for path in folder.glob(f"silo-*/{RUN}/ledger.jsonl"))
-    plan = FederationPlan.load(folder / PLAN_FILE)
-    mark, deployed = folder / SPREAD_FILE, (folder / "app").exists()
-    here = mark.exists() and read_json(mark, what="a spread").get("plan") == plan.digest
-    return federation_claim(plan, runs, spread=here and not deployed)
 
 
 def measure(folder: Path, plan: FederationPlan, *, device: str = AUTO) -> dict[str, float]:
