@@ -106,6 +106,12 @@ def test_a_ledger_is_answered_by_its_claim_and_no_option_beside_it_is_ignored(
     assert said("--ledger", places[kind], "--proof") is None
 
 
+def test_a_large_delta_is_warned_of_beside_a_ledger_too(places, userdp) -> None:
+    status, _, err = userdp("account", "--ledger", places["run"], "--delta", 0.5)
+    assert status == 0
+    assert "delta = 0.5 is not below 1/n" in err
+
+
 @pytest.mark.parametrize(
     "base", fast_then_slow([USERS, EXAMPLES, BATCH]), ids=["users", "examples", "batch"]
 )

@@ -67,6 +67,14 @@ def test_texts_of_a_run_without_a_claim_are_the_operators(trained, userdp, tmp_p
     assert "no ε is claimed: people's text was trained on without privacy" in told
 
 
+def test_a_seed_gives_the_same_texts_again(place):
+    first, again, other = (
+        list(sampled_texts(place / "run", GenerateConfig(max_tokens=6, seed=seed), 4))
+        for seed in (1, 1, 2)
+    )
+    assert first == again != other
+
+
 def test_prompts_of_unequal_length_share_a_batch_and_nothing_else(place):
     run, prompts = place / "run", ("w1", "w2 w3 w4", "w5 w6")
 

@@ -180,6 +180,14 @@ def test_runs_that_were_moved_are_named_and_found_by_also(life, tmp_path, capsys
     assert "say where such runs lie with --also" in capsys.readouterr().out.replace("\n", " ")
 
 
+@pytest.mark.parametrize("asked", [userdp.forget, userdp.members])
+def test_an_empty_id_is_refused_before_a_look_is_noted(life, asked):
+    before = StoreLedger(life / "store").history().lines
+    with pytest.raises(UseError, match="id of the person is empty"):
+        asked(life / "store", user="")
+    assert StoreLedger(life / "store").history().lines == before
+
+
 @pytest.mark.parametrize("user", ["nobody", USER], ids=["nobody", "whose weights would go"])
 def test_an_answer_that_only_tells_who_is_there_is_a_look(life, user):
     """Constants of a later run may be chosen by it, so that the ledger holds it before it is told.

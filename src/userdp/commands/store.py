@@ -327,5 +327,11 @@ def _person(user: str) -> str:
 
     What is typed on a command line stands in the list of processes, where everybody on the machine
     may read it, and in the shell's history. Standard input does not.
+
+    Raises:
+        UseError: the id is empty, as when nothing was piped in. No record has such a user.
     """
-    return sys.stdin.readline().rstrip("\r\n") if user == "-" else user
+    name = sys.stdin.readline().rstrip("\r\n") if user == "-" else user
+    if not name:
+        raise UseError("the id of the person is empty, and nobody has such an id")
+    return name

@@ -109,7 +109,7 @@ def plan_with_small_delta(
     Args:
         plan: to be run.
         users: the declared number of users, where a plan of examples was made from one.
-        total_delta: δ of the store's budget, which its model will claim; 0 without one.
+        total_delta: δ of the store's budget, or the one a claim is asked for at; 0 without one.
         allow_large_delta: warn in place of refusing.
     """
     counted = "users" if users is not None or plan.sampling.by_user else "examples"
