@@ -70,25 +70,19 @@ def prepared(
     return UserStore.open(out)
 
 
-def view(
-    store: UserStore, group_size: int = 3, *, users: set[bytes] | None = None
-) -> dict[bytes, dict[str, Any]]:
+def view(store: UserStore, group_size: int = 3) -> dict[bytes, dict[str, Any]]:
     """Everything that training sees of each user: examples by split, and the ELS selection."""
     ids = store.user_ids()
-    seen: dict[bytes, dict[str, Any]] = {user: {} for user in users or ids}
+    seen: dict[bytes, dict[str, Any]] = {user: {} for user in ids}
     for name in Split:
         split = store.split(name)
         for index, count in enumerate(split.counts.tolist()):
-            if ids[split.rows[index]] not in seen:
-                continue
             rows = split.gather([index] * count, range(count))
             examples = [rows.row(r).tobytes() for r in range(count)]
             seen[ids[split.rows[index]]][str(name)] = examples
     train = store.split(Split.TRAIN)
     counts, selection = select_once(train, group_size)
     for index, count in enumerate(counts.tolist()):
-        if ids[train.rows[index]] not in seen:
-            continue
         chosen = selection.map([index] * count, range(count)).tolist()
         seen[ids[train.rows[index]]]["selection"] = chosen
     return seen

@@ -22,6 +22,7 @@ from tests.data.corpora import (
     view,
     write_jsonl,
 )
+from tests.data.sources.fixtures import ODD_LINES
 from userdp.core.errors import FailureError, UseError
 from userdp.data.grouping import Grouping
 from userdp.data.pipeline import prepare_store
@@ -90,57 +91,20 @@ def test_the_same_records_give_the_same_content_whatever_the_order_of_the_users(
 # Invariant 10
 
 
-HOSTILE = [
-    {"user": "a", "text": "kept"},
-    {"user": "b", "text": "kept too"},
-    {"user": 7, "text": "kept: a whole number is a user"},
-    {"text": "nobody's"},
-    {"user": None, "text": "nobody's"},
-    {"user": "", "text": "nobody's"},
-    {"user": "  ", "text": "nobody's"},
-    {"user": True, "text": "no"},
-    {"user": 1.5, "text": "no"},
-    {"user": [["a"]], "text": "no"},
-    {"user": "a"},
-    {"user": "a", "text": None},
-    {"user": "a", "text": ""},
-    {"user": "a", "text": " \n\t"},
-    {"user": "a", "text": 12},
-    {"user": "a", "text": {"body": "nested"}},
-    [1, 2],
-    "text alone",
-    '{"user": "a", "text": "cut sho',
-    "[" * 100_000,
-    '{"user": ' + "9" * 5000 + ', "text": "x"}',
-    b'{"user": "a", "text": "\xff\xfe"}',
-    '{"user": "a", "text": "half a pair \\ud83d"}',
-    '{"user": "\\udc00", "text": "x"}',
-    "",
-    "   ",
-]
-HOSTILE_DROPS = {
-    Drop.NO_USER_FIELD: 2,
-    Drop.NO_USER: 2,
-    Drop.USER_NOT_TEXT: 3,
-    Drop.NO_TEXT_FIELD: 2,
-    Drop.EMPTY_TEXT: 2,
-    Drop.NOT_TEXT: 2,
-    Drop.NOT_AN_OBJECT: 1,
-    Drop.INVALID_JSON: 4,
-    Drop.INVALID_UTF8: 3,
-    Drop.BLANK_LINE: 2,
-}
-
-
 def test_invariant_10_every_drop_is_counted(tmp_path):
-    path = write_jsonl(tmp_path / "hostile.jsonl", HOSTILE)
+    outcomes = [*ODD_LINES.values(), ("b", "kept")]
+    path = write_jsonl(tmp_path / "odd.jsonl", [*ODD_LINES, {"user": "b", "text": "kept"}])
     meta = prepare_store(
         open_source([str(path)]), tmp_path / "store", tokenizer=StoreTokenizer.load()
     )
-    assert meta.drops == {str(reason): n for reason, n in HOSTILE_DROPS.items()}
-    assert meta.totals["records_read"] == len(HOSTILE)
-    assert meta.totals["records_stored"] == 3
-    assert UserStore.open(tmp_path / "store").user_ids() == [b"7", b"a", b"b"]
+    kept = [outcome for outcome in outcomes if not isinstance(outcome, Drop)]
+    reasons = Counter(str(outcome) for outcome in outcomes if isinstance(outcome, Drop))
+    assert len(reasons) == 10, "all that a line of JSON can be dropped for"
+    assert meta.drops == reasons
+    assert meta.totals["records_read"] == len(outcomes)
+    assert meta.totals["records_stored"] == len(kept)
+    users = {user.encode() for user, _ in kept}
+    assert UserStore.open(tmp_path / "store").user_ids() == sorted(users)
 
 
 def test_invariant_10_twin_a_source_that_loses_a_record_without_a_reason_is_caught(tmp_path):

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from userdp.core.stages import NoProgress
-from userdp.data.records import Record, Tally
+from userdp.data.records import Drop, Record, Tally
 from userdp.data.sources import SourceOptions, open_source
 
 ROWS = [
@@ -24,6 +24,36 @@ ROWS = [
     {"user": "ana", "text": "日本 🙂", "date": "2018-02-03T10:00:00Z"},
 ]
 EXPECTED = [(row["user"], row["text"]) for row in ROWS]
+WHOLE = ("a", "t")
+ODD_LINES: dict[bytes, Drop | tuple[str, str]] = {
+    b" \t": Drop.BLANK_LINE, b"\xe2\x80\x83": Drop.BLANK_LINE, b"{}": Drop.NO_USER_FIELD,
+    b"[]": Drop.NOT_AN_OBJECT, b"null": Drop.NOT_AN_OBJECT, b"{": Drop.INVALID_JSON,
+    b'{"user":"a","text":"t"}{"user":"b","text":"u"}': Drop.INVALID_JSON,
+    b'{"user":"a","text":"t",}': Drop.INVALID_JSON, b"{'user':'a'}": Drop.INVALID_JSON,
+    b'{"user":"a","text":"a\tb"}': Drop.INVALID_JSON, b"[" * 100_000: Drop.INVALID_JSON,
+    b'\xc2\xa0{"user":"a","text":"t"}': Drop.INVALID_JSON,
+    b'{"user":"a","user":"b","text":"t"}': ("b", "t"), b' {"user":"a","text":"t"} \r': WHOLE,
+    b'{"us\\u0065r":"a","text":"t"}': WHOLE, b'{"x":{"user":"z"},"user":"a","text":"t"}': WHOLE,
+    b'{"user":"a","text":"t","x":[NaN,-Infinity,1e400]}': WHOLE,
+    b'{"user":"a","text":"t","x":"\\udc00"}': WHOLE,
+    b'{"user":"a","text":"\\ud83d"}': Drop.INVALID_UTF8,
+    b'{"user":"a","text":"\xff"}': Drop.INVALID_UTF8,
+    b'{"user":"a","text":"t","x":"\xff"}': Drop.INVALID_UTF8,
+    b'{"user":"a","text":"\\ud83d\\ude42"}': ("a", "🙂"),
+    b'{"user":"\\u2003","text":"t"}': Drop.NO_USER,
+    b'{"user":"a","text":"\\u2003\\u0085"}': Drop.EMPTY_TEXT, b'{"user":7,"text":"t"}': ("7", "t"),
+    b'{"user":9223372036854775808,"text":"t"}': ("9223372036854775808", "t"),
+    b'{"user":%b,"text":"t"}' % (b"9" * 5000): Drop.INVALID_JSON,
+    b'{"user":1.0,"text":"t"}': Drop.USER_NOT_TEXT, b'{"user":true,"text":"t"}': Drop.USER_NOT_TEXT,
+    b'{"user":[["a"]],"text":"t"}': Drop.USER_NOT_TEXT,
+    b'{"user":[],"text":"t"}': Drop.NO_USER_FIELD,
+    b'{"user":null,"text":"t"}': Drop.NO_USER_FIELD, b'{"user":["a"],"text":"t"}': WHOLE,
+    b'{"user":"a","text":7}': Drop.NOT_TEXT, b'{"user":"a","text":[]}': Drop.NOT_TEXT,
+    b'{"user":"a","text":null}': Drop.NO_TEXT_FIELD, b'{"user":"a"}': Drop.NO_TEXT_FIELD,
+    b'{"text":"t"}': Drop.NO_USER_FIELD, b'{"user":"\\udc00","text":"t"}': Drop.INVALID_UTF8,
+    b'{"user":"a","text":{"body":"t"}}': Drop.NOT_TEXT,
+}  # fmt: skip
+"""Lines, and the record or the drop that each is; a byte-order mark may stand before the first."""
 
 
 def read(*paths: Any, kind: str | None = None, **options: Any) -> tuple[list[Record], Tally]:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import gzip
 import random
+import zipfile
 
 import pytest
 
 from tests.data.corpora import write_jsonl
-from tests.data.sources.fixtures import pairs, read
+from tests.data.sources.fixtures import ODD_LINES, pairs, read, write_parquet
 from userdp.core.errors import UseError
 from userdp.data.records import Drop, Record
 from userdp.data.sources import KINDS, open_source, parsing
@@ -16,41 +17,11 @@ from userdp.data.sources import KINDS, open_source, parsing
 GOOD = [{"user": f"u{n % 3}", "text": f"record {n}"} for n in range(50)]
 
 
-WHOLE = ("a", "t")
-ODD: dict[bytes, Drop | tuple[str, str]] = {
-    b" \t": Drop.BLANK_LINE, b"\xe2\x80\x83": Drop.BLANK_LINE, b"{}": Drop.NO_USER_FIELD,
-    b"[]": Drop.NOT_AN_OBJECT, b"null": Drop.NOT_AN_OBJECT, b"{": Drop.INVALID_JSON,
-    b'{"user":"a","text":"t"}{"user":"b","text":"u"}': Drop.INVALID_JSON,
-    b'{"user":"a","text":"t",}': Drop.INVALID_JSON, b"{'user':'a'}": Drop.INVALID_JSON,
-    b'{"user":"a","text":"a\tb"}': Drop.INVALID_JSON, b"[" * 100_000: Drop.INVALID_JSON,
-    b'\xc2\xa0{"user":"a","text":"t"}': Drop.INVALID_JSON,
-    b'{"user":"a","user":"b","text":"t"}': ("b", "t"), b' {"user":"a","text":"t"} \r': WHOLE,
-    b'{"us\\u0065r":"a","text":"t"}': WHOLE, b'{"x":{"user":"z"},"user":"a","text":"t"}': WHOLE,
-    b'{"user":"a","text":"t","x":[NaN,-Infinity,1e400]}': WHOLE,
-    b'{"user":"a","text":"t","x":"\\udc00"}': WHOLE,
-    b'{"user":"a","text":"\\ud83d"}': Drop.INVALID_UTF8,
-    b'{"user":"a","text":"\xff"}': Drop.INVALID_UTF8,
-    b'{"user":"a","text":"t","x":"\xff"}': Drop.INVALID_UTF8,
-    b'{"user":"a","text":"\\ud83d\\ude42"}': ("a", "🙂"),
-    b'{"user":"\\u2003","text":"t"}': Drop.NO_USER,
-    b'{"user":"a","text":"\\u2003\\u0085"}': Drop.EMPTY_TEXT, b'{"user":7,"text":"t"}': ("7", "t"),
-    b'{"user":9223372036854775808,"text":"t"}': ("9223372036854775808", "t"),
-    b'{"user":%b,"text":"t"}' % (b"9" * 5000): Drop.INVALID_JSON,
-    b'{"user":1.0,"text":"t"}': Drop.USER_NOT_TEXT, b'{"user":true,"text":"t"}': Drop.USER_NOT_TEXT,
-    b'{"user":[["a"]],"text":"t"}': Drop.USER_NOT_TEXT,
-    b'{"user":[],"text":"t"}': Drop.NO_USER_FIELD,
-    b'{"user":null,"text":"t"}': Drop.NO_USER_FIELD, b'{"user":["a"],"text":"t"}': WHOLE,
-    b'{"user":"a","text":7}': Drop.NOT_TEXT, b'{"user":"a","text":[]}': Drop.NOT_TEXT,
-    b'{"user":"a","text":null}': Drop.NO_TEXT_FIELD,
-}  # fmt: skip
-"""Lines, and the record or the drop that each is; a byte-order mark may stand before the first."""
-
-
 def outcomes(path, mark=b"") -> list[Drop | tuple[str, str]]:
     """What each odd line is, between others."""
     good = b'{"user": "good", "text": "words"}\n'
     found = []
-    for line in ODD:
+    for line in ODD_LINES:
         path.write_bytes(mark + good + line + b"\n" + good)
         records, tally = read(path)
         assert tally.records_read == 3
@@ -60,7 +31,7 @@ def outcomes(path, mark=b"") -> list[Drop | tuple[str, str]]:
 
 
 def test_each_odd_line_is_a_record_or_a_drop_whatever_the_other_lines_are(tmp_path):
-    assert outcomes(tmp_path / "a.jsonl", b"\xef\xbb\xbf") == [*ODD.values()]
+    assert outcomes(tmp_path / "a.jsonl", b"\xef\xbb\xbf") == [*ODD_LINES.values()]
 
 
 def test_blank_text_judged_by_ascii_alone_is_caught(tmp_path, monkeypatch):
@@ -70,7 +41,7 @@ def test_blank_text_judged_by_ascii_alone_is_caught(tmp_path, monkeypatch):
 
     real = parsing.text_of
     monkeypatch.setattr(parsing, "text_of", judged)
-    assert outcomes(tmp_path / "a.jsonl") != [*ODD.values()]
+    assert outcomes(tmp_path / "a.jsonl") != [*ODD_LINES.values()]
 
 
 def refused(match: str, *paths, **options) -> UseError:
@@ -110,15 +81,28 @@ def test_a_field_that_all_records_lack_is_refused_with_the_fields_there_are(
     assert "--user" in (error.hint or "")
 
 
-@pytest.mark.parametrize("keep", [1, 8, 15, 200, -9, -1])
-def test_a_truncated_gzip_file_is_refused(tmp_path, keep):
+def write_zip(path, rows):
+    with zipfile.ZipFile(path, "w") as archive:
+        for number, row in enumerate(rows):
+            archive.writestr(f"ana/{number}.txt", row["text"])
+
+
+def write_gzip(path, rows):
+    path.write_bytes(gzip.compress(write_jsonl(path, rows).read_bytes()))
+
+
+@pytest.mark.parametrize("keep", [1, 8, 15, 200, 0.5, -40, -9, -1])
+@pytest.mark.parametrize(
+    ("name", "write"),
+    [("a.jsonl.gz", write_gzip), ("a.parquet", write_parquet), ("a.zip", write_zip)],
+)
+def test_a_file_that_was_cut_short_is_refused(tmp_path, name, write, keep):
     draw = random.Random(0)
-    records = [{"user": "u", "text": str(draw.random())} for _ in range(3000)]
-    whole = gzip.compress(write_jsonl(tmp_path / "a.jsonl", records).read_bytes())
-    path = tmp_path / "cut.jsonl.gz"
-    path.write_bytes(whole[:keep])
+    write(tmp_path / name, [{"user": "u", "text": str(draw.random())} for _ in range(3000)])
+    whole = (tmp_path / name).read_bytes()
+    (tmp_path / name).write_bytes(whole[: keep if isinstance(keep, int) else len(whole) // 2])
     with pytest.raises(UseError):
-        read(path)
+        read(tmp_path / name)
 
 
 def test_a_kind_that_cannot_be_told_is_asked_for(tmp_path):

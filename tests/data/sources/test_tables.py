@@ -74,15 +74,6 @@ def test_parquet_dictionaries_bytes_nulls_and_bad_utf8_are_read_or_counted(tmp_p
     }  # fmt: skip
 
 
-def test_a_truncated_parquet_file_is_refused(tmp_path):
-    path = write_parquet(tmp_path / "a.parquet")
-    whole = path.read_bytes()
-    for keep in (0, 10, len(whole) // 2, len(whole) - 1):
-        path.write_bytes(whole[:keep])
-        with pytest.raises(UseError, match="cannot be read"):
-            read(path)
-
-
 def test_csv_rows_that_cannot_be_used_are_counted(tmp_path):
     path = tmp_path / "a.csv"
     path.write_bytes(b"\xef\xbb\xbfuser,text\r\na,x\r\n\r\nb,\r\n,y\r\nc,\xff\r\nd,z\r\n")
