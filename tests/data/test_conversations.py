@@ -9,13 +9,14 @@ from tokenizers import Tokenizer, models, normalizers, trainers
 from transformers import PreTrainedTokenizerFast
 
 from tests.data.corpora import ListSource, corpus, interleaved, prepared, problems_of, write_jsonl
-from tests.data.sources.fixtures import read, write_parquet
+from tests.data.sources.fixtures import pairs, read, write_parquet
 from userdp.core.errors import UseError
 from userdp.core.stages import NoProgress
 from userdp.data.arrow_files import members_of
 from userdp.data.pipeline import append_records, prepare_store
 from userdp.data.records import TARGET, Drop, ExampleDrop, Record, Tally
 from userdp.data.sources import SourceOptions, open_source
+from userdp.data.sources.conversations import render
 from userdp.data.tokenize import StoreTokenizer
 from userdp.data.user_store import UserStore
 
@@ -38,13 +39,39 @@ CHATML = (
 
 
 def targets(record) -> list[str]:
-    """The pieces that the loss counts, and which of all are markup."""
+    """The pieces of a record that the loss counts."""
     text, begin, found = record.text.decode(), 0, []
     for end, kind in record.pieces:
-        if kind & 1:
+        if kind & TARGET:
             found.append(text[begin:end])
         begin = end
     return found
+
+
+SHAREGPT = [
+    {"user": "ben", "conversations": [{"from": "system", "value": "Be kind."},
+                                      {"from": "human", "value": "When?"},
+                                      {"from": "gpt", "value": "At noon."}]},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("write", "suffix"), [(write_jsonl, ".jsonl"), (write_parquet, ".parquet")]
+)
+@pytest.mark.parametrize(
+    ("rows", "text"),
+    [
+        (CHAT[:1], "User: Why?\n\nAssistant: Because.\n\n"),
+        (SHAREGPT, "System: Be kind.\n\nUser: When?\n\nAssistant: At noon.\n\n"),
+        (CHAT[1:2], "User: And <|im_end|>?\n\nAssistant: So.\n\n"),
+    ],
+    ids=["messages", "sharegpt", "prompts"],
+)
+def test_conversations_need_no_option(tmp_path, write, suffix, rows, text):
+    records, tally = read(write(tmp_path / f"a{suffix}", rows))
+    assert [record.text.decode() for record in records] == [text]
+    assert targets(records[0])[-1] == "\n\n"
+    assert tally.drops == {}
 
 
 def test_conversations_mark_the_assistants_words_and_the_end_of_its_turn(tmp_path):
@@ -68,8 +95,47 @@ def test_conversations_mark_the_assistants_words_and_the_end_of_its_turn(tmp_pat
         ["Because.", "<|im_end|>"],
         ["So.", "<|im_end|>"],
     ]
-    parquet = write_parquet(tmp_path / "a.parquet", CHAT[:1])
-    assert [targets(r) for r in read(parquet, kind="conversations")[0]] == [["Because.", "\n\n"]]
+
+
+def test_parts_of_a_message_are_its_text_and_a_tool_call_has_a_reason_of_its_own(tmp_path):
+    parts = [{"type": "text", "text": "a list"}, {"type": "text", "text": " here"}]
+    rows = [
+        {"user": "ana", "messages": [{"role": "assistant", "content": parts}]},
+        {"user": "ben", "messages": [{"role": "assistant", "content": None, "tool_calls": [{}]}]},
+    ]
+    records, tally = read(write_jsonl(tmp_path / "a.jsonl", rows))
+    assert pairs(records) == [("ana", "Assistant: a list here\n\n")]
+    assert tally.drops == {str(Drop.NO_CONTENT): 1}
+
+
+def test_of_a_prompt_and_a_completion_in_messages_the_loss_counts_the_completion(tmp_path):
+    """As TRL has them; an earlier turn of the assistant in the prompt is no target."""
+    talk = [{"role": role, "content": f"{role} {n}"}
+            for n, role in enumerate(("user", "assistant", "user", "assistant"))]  # fmt: skip
+    row = {"user": "ana", "prompt": talk[:3], "completion": talk[3:]}
+    records, _ = read(write_jsonl(tmp_path / "a.jsonl", [row]))
+    whole = "User: user 0\n\nAssistant: assistant 1\n\nUser: user 2\n\nAssistant: assistant 3\n\n"
+    assert pairs(records) == [("ana", whole)]
+    assert targets(records[0]) == ["assistant 3", "\n\n"]
+
+
+def test_a_template_hears_the_roles_that_it_knows(tmp_path):
+    file = write_jsonl(tmp_path / "a.jsonl", SHAREGPT)
+    template = "{% for m in messages %}<{{ m['role'] }}>{{ m['content'] }}{% endfor %}"
+    records, _ = read(file, chat_template=template)
+    assert records[0].text == b"<system>Be kind.<user>When?<assistant>At noon."
+
+
+def test_a_template_may_mark_the_assistants_turns_and_move_the_systems_message():
+    marked = SourceOptions(
+        chat_template="{% for m in messages %}{%- if m.role == 'assistant' -%}"
+        "{%- generation -%}{{ m.content }}{%- endgeneration %}{% else %}{{ m.content }}{% endif %}"
+        "{% endfor %}"
+    )
+    talk = [("system", "S"), ("user", "U"), ("assistant", "A")]
+    assert render(talk, 0, marked)[0] == "SUA"
+    moved = "{% for m in messages[1:] + messages[:1] %}{{ m.content }};{% endfor %}"
+    assert render(talk, 0, SourceOptions(chat_template=moved))[0] == "U;A;S;"
 
 
 def test_a_template_that_refuses_or_cannot_be_read_is_a_counted_drop_or_an_error(tmp_path):

@@ -15,9 +15,8 @@ from tests.data.corpora import write_jsonl
 from tests.data.sources.fixtures import mail, pairs, read, write_csv, write_leaf
 from userdp.core.errors import UseError
 from userdp.core.stages import NoProgress
-from userdp.data.records import TARGET, Drop, Tally
+from userdp.data.records import Tally
 from userdp.data.sources import SourceOptions, memory
-from userdp.data.sources.conversations import render
 
 LINE = b"From x@example.org Mon May 14 16:39:00 2001\n"
 ROW = {"user": "ana", "text": "some words"}
@@ -114,43 +113,6 @@ def test_streamed_and_saved_data_sets_are_read_as_tables_are(tmp_path):
     assert pairs(read(tmp_path / "saved")[0]) == expected
     numbers = datasets.Dataset.from_dict({"user": [7], "text": ["x"]}).to_iterable_dataset()
     assert in_memory(numbers.with_format("numpy"))[0] == [("7", "x")]
-
-
-def test_parts_of_a_message_are_its_text_and_a_tool_call_has_a_reason_of_its_own(tmp_path):
-    parts = [{"type": "text", "text": "a list"}, {"type": "text", "text": " here"}]
-    rows = [
-        {"user": "ana", "messages": [{"role": "assistant", "content": parts}]},
-        {"user": "ben", "messages": [{"role": "assistant", "content": None, "tool_calls": [{}]}]},
-    ]
-    records, tally = read(write_jsonl(tmp_path / "a.jsonl", rows))
-    assert pairs(records) == [("ana", "Assistant: a list here\n\n")]
-    assert tally.drops == {str(Drop.NO_CONTENT): 1}
-
-
-def test_of_a_prompt_and_a_completion_in_messages_the_loss_counts_the_completion(tmp_path):
-    """As TRL has them; an earlier turn of the assistant in the prompt is no target."""
-    talk = [{"role": role, "content": f"{role} {n}"}
-            for n, role in enumerate(("user", "assistant", "user", "assistant"))]  # fmt: skip
-    row = {"user": "ana", "prompt": talk[:3], "completion": talk[3:]}
-    records, _ = read(write_jsonl(tmp_path / "a.jsonl", [row]))
-    whole = "User: user 0\n\nAssistant: assistant 1\n\nUser: user 2\n\nAssistant: assistant 3\n\n"
-    assert pairs(records) == [("ana", whole)]
-    begins = [0, *(end for end, _ in records[0].pieces)]
-    pieces = zip(begins, records[0].pieces, strict=False)
-    counted = [whole[begin:end] for begin, (end, kind) in pieces if kind & TARGET]
-    assert counted == ["assistant 3", "\n\n"]
-
-
-def test_a_template_may_mark_the_assistants_turns_and_move_the_systems_message():
-    marked = SourceOptions(
-        chat_template="{% for m in messages %}{%- if m.role == 'assistant' -%}"
-        "{%- generation -%}{{ m.content }}{%- endgeneration %}{% else %}{{ m.content }}{% endif %}"
-        "{% endfor %}"
-    )
-    talk = [("system", "S"), ("user", "U"), ("assistant", "A")]
-    assert render(talk, 0, marked)[0] == "SUA"
-    moved = "{% for m in messages[1:] + messages[:1] %}{{ m.content }};{% endfor %}"
-    assert render(talk, 0, SourceOptions(chat_template=moved))[0] == "U;A;S;"
 
 
 def test_a_pipe_is_read_once(tmp_path):

@@ -15,12 +15,6 @@ MESSAGES = [
     {"user": "ana", "messages": [{"role": "user", "content": "Why?"},
                                  {"role": "assistant", "content": "Because."}]},
 ]  # fmt: skip
-SHAREGPT = [
-    {"user": "ben", "conversations": [{"from": "system", "value": "Be kind."},
-                                      {"from": "human", "value": "When?"},
-                                      {"from": "gpt", "value": "At noon."}]},
-]  # fmt: skip
-PROMPTS = [{"user": "cleo", "prompt": "Where?", "completion": "Here."}]
 PLAIN = [{"user": "dan", "text": "hello"}]
 
 
@@ -28,32 +22,6 @@ def read(*paths: Path, **options):
     source = open_source([str(path) for path in paths], options=SourceOptions(**options))
     tally = Tally()
     return source, list(source.records(tally, NoProgress())), tally
-
-
-@pytest.mark.parametrize(
-    ("write", "suffix"), [(write_jsonl, ".jsonl"), (write_parquet, ".parquet")]
-)
-@pytest.mark.parametrize(
-    ("rows", "text"),
-    [
-        (MESSAGES, "User: Why?\n\nAssistant: Because.\n\n"),
-        (SHAREGPT, "System: Be kind.\n\nUser: When?\n\nAssistant: At noon.\n\n"),
-        (PROMPTS, "User: Where?\n\nAssistant: Here.\n\n"),
-    ],
-    ids=["messages", "sharegpt", "prompts"],
-)
-def test_conversations_need_no_option(tmp_path, write, suffix, rows, text):
-    source, records, tally = read(write(tmp_path / f"a{suffix}", rows))
-    assert (source.kind, source.loss_mask) == ("conversations", True)
-    assert [record.text.decode() for record in records] == [text]
-    assert tally.drops == {}
-
-
-def test_a_template_hears_the_roles_that_it_knows(tmp_path):
-    file = write_jsonl(tmp_path / "a.jsonl", SHAREGPT)
-    template = "{% for m in messages %}<{{ m['role'] }}>{{ m['content'] }}{% endfor %}"
-    _, records, _ = read(file, chat_template=template)
-    assert records[0].text == b"<system>Be kind.<user>When?<assistant>At noon."
 
 
 def test_a_text_beside_the_messages_is_the_text(tmp_path):
