@@ -12,7 +12,7 @@ from typing import ClassVar
 
 import pytest
 
-from userdp.core.codec import canonical, decode, digest, encode, public
+from userdp.core.codec import canonical, decode, digest, encode
 from userdp.core.errors import UseError
 
 
@@ -61,7 +61,7 @@ class Whole:
     colour: Colour | None = None
     names: tuple[str, ...] = ()
     shapes: Mapping[str, Shape] = field(default_factory=dict)
-    size: float | None = public(default=None)
+    size: float | None = None
 
 
 WHOLE = Whole(
@@ -93,10 +93,6 @@ def test_equal_values_have_equal_digests_and_others_have_others():
         replace(WHOLE, plain=Plain(5)),
     )
     assert len({digest(one) for one in (WHOLE, *others)}) == 5
-
-
-def test_only_what_is_declared_public_is_shown():
-    assert encode(WHOLE, public_only=True) == {"schema": "test/1", "size": 0.1}
 
 
 @pytest.mark.parametrize(

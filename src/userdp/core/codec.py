@@ -39,34 +39,24 @@ _SHOWN = 200
 """Letters of a wrong value in an error: somebody else may have written it."""
 
 
-def public(**options: Any) -> Any:
-    """A dataclass field that a public page may show; every other field is the operator's.
-
-    The options are those of `dataclasses.field`, ``metadata`` apart.
-    """
-    return dataclasses.field(metadata={"public": True}, **options)
-
-
-def encode(value: Any, *, public_only: bool = False) -> Any:
+def encode(value: Any) -> Any:
     """``value`` as what JSON holds; equal values give equal results.
 
     Args:
         value: a dataclass, or what the fields of one may hold.
-        public_only: leave out the fields of dataclasses that are not declared `public`.
 
     Raises:
         UseError: a number is not finite, or the value is of a type that no field may hold.
     """
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return dict(_tags(type(value))) | {
-            name: encode(_widened(getattr(value, name), hint), public_only=public_only)
-            for name, (hint, shown) in _fields(type(value)).items()
-            if shown or not public_only
+            name: encode(_widened(getattr(value, name), hint))
+            for name, hint in _fields(type(value)).items()
         }
     if isinstance(value, Mapping):
-        return {str(key): encode(value[key], public_only=public_only) for key in sorted(value)}
+        return {str(key): encode(value[key]) for key in sorted(value)}
     if isinstance(value, tuple | list):
-        return [encode(one, public_only=public_only) for one in value]
+        return [encode(one) for one in value]
     if isinstance(value, Enum):
         return value.value
     if isinstance(value, float) and not math.isfinite(value):
@@ -124,10 +114,10 @@ def digest(value: Any) -> str:
 
 
 @cache
-def _fields(kind: Any) -> dict[str, tuple[Any, bool]]:
-    """By the field's name: its declared type, and whether a public page may show it."""
-    hints, fields = typing.get_type_hints(kind), dataclasses.fields(kind)
-    return {one.name: (hints[one.name], "public" in one.metadata) for one in fields}
+def _fields(kind: Any) -> dict[str, Any]:
+    """The declared type of each field, by the field's name."""
+    hints = typing.get_type_hints(kind)
+    return {one.name: hints[one.name] for one in dataclasses.fields(kind)}
 
 
 @cache
@@ -231,7 +221,7 @@ def _build(kind: type, values: Mapping[str, Any], at: str) -> Any:
         raise UseError(
             f"the fields of {at} are off: unknown {unknown!r:.{_SHOWN}}, missing {missing}"
         )
-    read = {name: _decode(hint, values[name], f"{at}.{name}") for name, (hint, _) in fields.items()}
+    read = {name: _decode(hint, values[name], f"{at}.{name}") for name, hint in fields.items()}
     return kind(**read)
 
 
