@@ -27,10 +27,16 @@ from userdp.cli.parsing import (
 )
 from userdp.commands.progress import say
 from userdp.core.environment import PASSIVE_WAITING
-from userdp.core.errors import FailureError, Interrupted, UseError, UserdpError, UserdpWarning
+from userdp.core.errors import (
+    FailureError,
+    Interrupted,
+    UseError,
+    UserdpError,
+    UserdpWarning,
+    ran_out_of_memory,
+)
 from userdp.core.hints import closest, likely
 from userdp.core.interrupts import terminable
-from userdp.core.out_of_memory import ran_out_of_memory
 from userdp.version import __version__
 
 _NO_PLACE = "free some space, or choose another place with --out"

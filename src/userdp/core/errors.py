@@ -1,18 +1,32 @@
 """How a call can fail, each with what happened, why it matters and the way out.
 
 It was asked for something that cannot be right, the machine could not do it, or somebody
-interrupted it.
+interrupted it. `ran_out_of_memory` knows one kind of failure whatever library raised it.
 """
 
 from __future__ import annotations
 
+import re
 import warnings
+from typing import Final
 
 from userdp.core.hints import in_python
 
 MOST_LETTERS = 1900
 _LONGEST = 200
 """Letters of another library's words in a message of ours."""
+
+_OUT_OF_MEMORY: Final = re.compile(
+    r"(\[enforce fail at \w+\.cpp:\d+\].{0,40})?DefaultCPUAllocator: (can't allocate|not enough)"
+    r"|CUDA error: out of memory"
+    r"|CUDA out of memory"
+    r"|MPS backend out of memory"
+    r"|\w+ error: (CUBLAS|CUDNN)_STATUS_ALLOC_FAILED"
+    r"|std::bad_alloc"
+)
+"""How a message begins that PyTorch writes into a plain `RuntimeError`; only its allocators on
+devices have a class. Further on in a message they may be the words of somebody whose text it
+quotes."""
 
 
 def printable(text: str) -> str:
@@ -140,3 +154,29 @@ def warn(message: str | None, *, stacklevel: int = 2) -> None:
     """Warn of ``message``, if there is one; ``stacklevel`` is 2 for the caller's own caller."""
     if message is not None:
         warnings.warn(UserdpWarning(message), stacklevel=stacklevel + 1)
+
+
+def ran_out_of_memory(error: BaseException) -> bool:
+    """Whether ``error`` is a failed allocation, on the CPU or on a device.
+
+    >>> ran_out_of_memory(MemoryError()), ran_out_of_memory(RuntimeError("std::bad_alloc"))
+    (True, True)
+    >>> ran_out_of_memory(RuntimeError("shapes differ"))
+    False
+    >>> ran_out_of_memory(RuntimeError("cannot parse 'CUDA out of memory'"))
+    False
+    """
+    if isinstance(error, MemoryError):
+        return True
+    if not isinstance(error, RuntimeError) or isinstance(error, UserdpError):
+        return False
+    # By its name: this module is read where torch must not be imported.
+    return type(error).__name__ == "OutOfMemoryError" or bool(_OUT_OF_MEMORY.match(words_of(error)))
+
+
+def words_of(error: BaseException) -> str:
+    """The message of an error of other people's code; none where it cannot even tell that."""
+    try:
+        return str(error)
+    except Exception:  # whatever its own __str__ raises
+        return ""

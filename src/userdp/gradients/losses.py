@@ -23,8 +23,7 @@ from torch import Tensor, nn
 from torch import distributed as dist
 from torch.overrides import handle_torch_function, has_torch_function
 
-from userdp.core.errors import UseError, UserdpError
-from userdp.core.out_of_memory import ran_out_of_memory, words_of
+from userdp.core.errors import UseError, UserdpError, ran_out_of_memory, words_of
 from userdp.gradients.modes import unwatched
 
 Loss: TypeAlias = Callable[[nn.Module, Tensor, Tensor], Tensor]

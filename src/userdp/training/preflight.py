@@ -14,8 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from userdp.core.errors import FailureError, UseError, warn
-from userdp.core.out_of_memory import ran_out_of_memory
+from userdp.core.errors import FailureError, UseError, ran_out_of_memory, warn
 from userdp.core.vocabulary import Adjacency
 from userdp.data.splits import SplitRule
 from userdp.data.user_store import UserStore

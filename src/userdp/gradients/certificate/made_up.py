@@ -14,8 +14,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
-from userdp.core.errors import UseError
-from userdp.core.out_of_memory import ran_out_of_memory
+from userdp.core.errors import UseError, ran_out_of_memory
 from userdp.gradients.losses import Loss
 from userdp.gradients.models import hook_numbers
 from userdp.gradients.units import Units

@@ -26,8 +26,7 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from userdp.core.errors import FailureError
-from userdp.core.out_of_memory import ran_out_of_memory
+from userdp.core.errors import FailureError, ran_out_of_memory
 from userdp.gradients.certificate.made_up import Answers
 from userdp.gradients.certificate.state import State
 from userdp.gradients.clipping import FLAT, ClipRule
