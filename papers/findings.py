@@ -40,8 +40,8 @@ Contrast = tuple[str, Estimate, Mapping[str, Any]]
 """What is compared; the difference; and the entry of the figure's table that asks for it:
 
 ``expect``, the sign that the paper's sentence gives it, 0 if it says nothing of it; or ``limit``,
-the most that it may be; or neither, if it is only shown; and ``part``, a
-name or several: the parts of the sentence that it answers.
+the most that it may be (with ``either_direction``, its absolute value); or neither, if it is only
+shown; and ``part``, a name or several: the parts of the sentence that it answers.
 """
 
 
@@ -112,7 +112,8 @@ def finding_of(contrasts: Sequence[Contrast], template: str) -> Finding:
     for name, estimate, entry in contrasts:
         if "limit" in entry:
             sure = next(told)
-            answer = (1 if estimate.value <= entry["limit"] else -1) if sure else 0
+            size = abs(estimate.value) if entry.get("either_direction") else estimate.value
+            answer = (1 if size <= entry["limit"] else -1) if sure else 0
         elif "expect" in entry:
             sure = next(told)
             answer = entry["expect"] * (1 if estimate.value > 0 else -1) if sure else 0

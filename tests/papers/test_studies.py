@@ -142,6 +142,19 @@ def test_a_difference_of_two_cells_alone_is_students() -> None:
     assert found.p == pytest.approx(right.pvalue)
 
 
+def test_cells_of_two_epsilons_are_not_pooled() -> None:
+    """More noise scatters runs more: the difference over ε is Welch's."""
+    one, other = [5.0, 5.4, 5.1], [4.90, 4.91, 4.92]
+    rows = _rows({("uls", 1): one}) + _rows({("els", 1): other})
+    for row in rows[3:]:
+        row["key"]["setting"]["epsilon"] = 8.0
+    found = Losses(rows).difference({"method": "uls"}, {"method": "els"})
+    right = stats.ttest_ind(one, other, equal_var=False)
+    interval = right.confidence_interval(0.95)
+    assert (found.low, found.high) == pytest.approx((interval.low, interval.high))
+    assert found.p == pytest.approx(right.pvalue)
+
+
 def test_intervals_cover_as_often_as_they_say_and_half_of_them_do_not() -> None:
     """The broken twin, intervals of half the width, misses far more than one in twenty."""
     draw, covered, narrow = np.random.default_rng(0), 0, 0
