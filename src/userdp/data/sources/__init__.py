@@ -12,11 +12,10 @@ from userdp.core.hints import one_of
 from userdp.data.sources import (
     docstrings,
     documents,
+    federated_datasets,
     git,
-    leaf,
     mail,
     memory,
-    stackoverflow,
     web,
 )
 from userdp.data.sources.conversations import as_conversations, is_conversation
@@ -88,9 +87,9 @@ KINDS = {
     ),
     "hf": Kind(open=memory.open_hub, recognises=memory.is_saved),
     "stackoverflow": Kind(
-        read=stackoverflow.read,
+        read=federated_datasets.read_stackoverflow,
         suffixes=(".sqlite",),
-        recognises=stackoverflow.is_sqlite,
+        recognises=federated_datasets.is_sqlite,
         user_is="the client that TensorFlow Federated's file names",
         split=SplitRule.GIVEN,
     ),
@@ -98,9 +97,9 @@ KINDS = {
     "csv": Kind(open=partial(open_tables, form="csv"), suffixes=FORMS["csv"].suffixes),
     "c4": _WEB(open=partial(web.open_web, kind="c4"), recognises=web.is_c4),
     "leaf": Kind(
-        read=leaf.read,
+        read=federated_datasets.read_leaf,
         suffixes=(".json",),
-        recognises=leaf.is_leaf,
+        recognises=federated_datasets.is_leaf,
         user_is="the user that LEAF's files name",
     ),
     "jsonl": Kind(open=partial(open_tables, form="jsonl"), recognises=is_jsonl),
