@@ -9,8 +9,7 @@ import torch
 from tests.auditing import toy
 from tests.training.toy import CONFIG, toy_model
 from tests.words import WORDS
-from userdp.auditing import copies, inference, references
-from userdp.auditing.copies import texts_of, write_copy
+from userdp.auditing import inference, repetitions
 from userdp.auditing.inference import (
     Side,
     area,
@@ -19,7 +18,7 @@ from userdp.auditing.inference import (
     roc,
     user_inference,
 )
-from userdp.auditing.references import copy_half, reference_scores
+from userdp.auditing.repetitions import copy_half, reference_scores, texts_of, write_copy
 from userdp.data.splits import Split
 from userdp.ledger import StoreLedger
 from userdp.training.causal_models import load_model, read_model
@@ -207,7 +206,7 @@ def test_a_broken_twin_whose_references_train_on_members_alone_is_caught(
         )
         return write_copy(store, everybody, out)
 
-    monkeypatch.setattr(references, "copy_half", members)
+    monkeypatch.setattr(repetitions, "copy_half", members)
     assert attacked[1](scores_of(people, tmp_path / "place", 2)).at_chance
     assert not attacked[1]().at_chance
 
@@ -222,7 +221,7 @@ def test_finished_references_are_kept_and_nothing_else(people, tmp_path, monkeyp
             raise KeyboardInterrupt
         return train(*arguments, out=out, **options)
 
-    monkeypatch.setattr(copies, "train", train_one)
+    monkeypatch.setattr(repetitions, "train", train_one)
     with pytest.raises(KeyboardInterrupt):
         scores_of(people, place, 2, short)
     assert len(list(place.iterdir())) == 1

@@ -11,8 +11,13 @@ import pytest
 from scipy import stats
 
 from tests.speed import fast_then_slow
-from userdp.auditing.step_checks import LEVEL, participation_checks
-from userdp.auditing.tails import cosine_p_value, ks_p_value, spread_p_value
+from userdp.auditing.step_checks import (
+    LEVEL,
+    cosine_p_value,
+    ks_p_value,
+    participation_checks,
+    spread_p_value,
+)
 
 
 def gamma_p_value(sizes: np.ndarray, trials: int, q: float) -> np.ndarray:

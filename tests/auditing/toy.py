@@ -12,8 +12,8 @@ from tests.training.toy import cycles, toy_store
 from tests.words import write_tokenizer
 from userdp.auditing import canaries as canaries_module
 from userdp.auditing.canaries import extra_run
-from userdp.auditing.copies import Repetition
 from userdp.auditing.observer import watch
+from userdp.auditing.repetitions import Repetition
 from userdp.core.stages import NoProgress
 from userdp.data.pipeline import prepare_store
 from userdp.data.tokenize import StoreTokenizer

@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from userdp.auditing.canaries import ExtraRun, extra_run
-from userdp.auditing.copies import Repetition
 from userdp.auditing.inference import fresh_text, user_inference
-from userdp.auditing.references import reference_scores
+from userdp.auditing.repetitions import Repetition, reference_scores
 from userdp.claims import Claim, claim
 from userdp.core import files
 from userdp.core.codec import encode, plain

@@ -18,9 +18,9 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from userdp.auditing.copies import Repetition, texts_of, write_copy
 from userdp.auditing.guesses import CanaryBound, canary_bound, white_box_scores
 from userdp.auditing.observer import Directions, Observed, clipped_gradients, watch
+from userdp.auditing.repetitions import Repetition, texts_of, write_copy
 from userdp.auditing.step_checks import StepAudit, audit_steps
 from userdp.core.errors import UseError
 from userdp.data.splits import Split
