@@ -22,7 +22,7 @@ from benchmarks.gpu.training import run_plan, write_store
 from userdp.auditing.audit_run import Attacks, audit_run
 from userdp.data.splits import Split
 from userdp.data.user_store import UserStore
-from userdp.sweeping.request import TuningMode, build_request, grid
+from userdp.sweeping.request import Choice, TuningMode, build_request, grid
 from userdp.sweeping.runs import run_sweep
 from userdp.training.config import RunOptions, TrainConfig
 from userdp.training.evaluation import evaluate_splits
@@ -119,7 +119,11 @@ def _sweep(place: Place, device: str) -> Numbers:
     found = run_sweep(
         place.store,
         place.folder / "sweep",
-        build_request(place.store, TuningMode.NON_PRIVATE, grid([plan], place.config, axes=axes)),
+        build_request(
+            place.store,
+            grid([plan], place.config, axes=axes),
+            Choice(tuning=TuningMode.NON_PRIVATE),
+        ),
         device=device,
     )
     return {"trials": len(found.trials)}

@@ -23,12 +23,11 @@ from tests.data.corpora import ListSource, interleaved
 from tests.plans import changed_plan
 from tests.training.processes import start
 from tests.training.toy import CONFIG, cycles, private_run, toy_model, toy_store
-from userdp.accounting.private_selection import TruncatedNegativeBinomial
 from userdp.claims.lineage import Lineage
 from userdp.data.pipeline import append_records
 from userdp.data.user_store import UserStore
 from userdp.plans import Plan
-from userdp.sweeping.request import TuningMode, build_request, grid
+from userdp.sweeping.request import Choice, TuningMode, build_request, grid
 from userdp.sweeping.runs import run_sweep
 from userdp.training.private_run import make_private
 from userdp.training.releasing import save_model
@@ -393,11 +392,10 @@ class Life:
         private = self.draw.random() < 0.5
         candidates = grid([PLAN], CONFIG, axes={"learning_rate": [0.003, 0.03]})
         if private:
-            law = TruncatedNegativeBinomial.of_mean(2, eta=0.0)
-            mode = TuningMode.PRIVATE_SELECTION
-            asked = build_request(opened, mode, candidates, repetitions=law, epsilon=8.0)
+            choice = Choice(tuning=TuningMode.PRIVATE_SELECTION, mean_trials=2, epsilon=8.0)
         else:
-            asked = build_request(opened, TuningMode.NON_PRIVATE, candidates)
+            choice = Choice(tuning=TuningMode.NON_PRIVATE)
+        asked = build_request(opened, candidates, choice)
         run_sweep(opened, self.folder / name, asked)
         winner = f"{name}/winner"
         price = asked.tuning.guarantee().epsilon if asked.tuning else EPSILON

@@ -12,13 +12,12 @@ from tests.plans import uls_plan
 from tests.speed import fast_then_slow
 from tests.training.toy import CONFIG, cycles
 from userdp.accounting.filters import RenyiFilter
-from userdp.accounting.private_selection import TruncatedNegativeBinomial
 from userdp.data.pipeline import append_records
 from userdp.data.user_store import UserStore
 from userdp.ledger import StoreLedger
 from userdp.ledger.lines import OpenBudget
 from userdp.ledger.store_ledger import new_id
-from userdp.sweeping.request import TuningMode, build_request, grid
+from userdp.sweeping.request import Choice, TuningMode, build_request, grid
 from userdp.sweeping.runs import run_sweep
 
 FILTER = RenyiFilter.opened(epsilon=20.0, delta=1e-5)
@@ -55,10 +54,9 @@ def test_a_model_of_another_store_is_paid_beside_the_budget(prepared, filtered, 
 def test_the_winner_of_a_sweep_claims_the_budget(filtered, tmp_path, mode):
     tell = Teller()
     candidates = grid([uls_plan(steps=2)], CONFIG, axes={"learning_rate": [0.003, 0.03]})
-    options = {"epsilon": 6.0}
-    if mode is TuningMode.PRIVATE_SELECTION:
-        options["repetitions"] = TruncatedNegativeBinomial.of_mean(2, eta=0.0)
-    asked = build_request(filtered, mode, candidates, **options)
+    mean = 2 if mode is TuningMode.PRIVATE_SELECTION else None
+    choice = Choice(tuning=mode, epsilon=6.0, mean_trials=mean)
+    asked = build_request(filtered, candidates, choice)
     run_sweep(filtered, tmp_path / "sweep", asked)
     history = StoreLedger(filtered.path).history()
     spent = FILTER.spent(charge.cost(FILTER) for charge in history.charges.values())

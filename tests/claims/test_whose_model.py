@@ -14,7 +14,7 @@ from tests.training.toy import CONFIG, toy_store
 from userdp.claims import claim
 from userdp.core.errors import FailureError, UseError
 from userdp.ledger import StoreLedger
-from userdp.sweeping.request import TuningMode, build_request, grid
+from userdp.sweeping.request import Choice, TuningMode, build_request, grid
 from userdp.training.checkpoints import Checkpoints
 
 PRICE = PLAN.guarantee().epsilon
@@ -87,9 +87,8 @@ def test_a_loss_is_released_only_of_the_models_that_the_claim_is_of(store, tmp_p
 def tuned(store, base, tmp_path, *, mode="composition", **options):
     """A sweep of two learning rates, from a base model."""
     config = replace(CONFIG, model=str(base))
-    asked = build_request(
-        store, TuningMode(mode), grid([PLAN], config, axes={"learning_rate": [0.003, 0.03]})
-    )
+    candidates = grid([PLAN], config, axes={"learning_rate": [0.003, 0.03]})
+    asked = build_request(store, candidates, Choice(tuning=TuningMode(mode)))
     swept(store, tmp_path / "sweep", asked, **options)
     return asked
 

@@ -14,13 +14,12 @@ from pathlib import Path
 
 from tests.claims.lives import PLAN, Teller, begin, copied
 from tests.training.toy import CONFIG, cycles, toy_store
-from userdp.accounting.private_selection import TruncatedNegativeBinomial
 from userdp.claims import claim
 from userdp.core.codec import encode
 from userdp.data.user_store import UserStore
 from userdp.ledger import StoreLedger
 from userdp.ledger.lines import Declare
-from userdp.sweeping.request import TuningMode, build_request, grid
+from userdp.sweeping.request import Choice, TuningMode, build_request, grid
 from userdp.sweeping.runs import run_sweep
 from userdp.training.open_run import constants_digest
 
@@ -56,10 +55,8 @@ def write(folder: Path) -> None:
     tell.done("train", store, "--out", at / "adapted", *options)
     asked = build_request(
         opened,
-        TuningMode.PRIVATE_SELECTION,
         grid([PLAN], CONFIG, axes={"learning_rate": [0.003, 0.03]}),
-        repetitions=TruncatedNegativeBinomial.of_mean(2, eta=0.0),
-        epsilon=8.0,
+        Choice(tuning=TuningMode.PRIVATE_SELECTION, mean_trials=2, epsilon=8.0),
     )
     run_sweep(opened, at / "sweep", asked)
     (at / "sweep" / "winner").rename(at / "winner")

@@ -32,13 +32,12 @@ from userdp.ledger.counter import attempts_in
 from userdp.ledger.lines import Settle
 from userdp.reporting.facts import read_run
 from userdp.sweeping import runs
-from userdp.sweeping.request import TuningMode, build_request, grid
+from userdp.sweeping.request import Choice, TuningMode, build_request, grid
 from userdp.sweeping.trial_scores import selection_score
 from userdp.training.open_run import constants_digest
 
 PLAN = uls_plan(cohort_size=8, group_size=2, steps=3, l2_clip_norm=1.0)
 RATES = {"learning_rate": [0.003, 0.03]}
-LAW = TruncatedNegativeBinomial.of_mean(2, eta=0.0)
 
 
 @pytest.fixture
@@ -48,10 +47,11 @@ def two_trials(monkeypatch):
 
 def request(store, mode, **changes):
     if mode == TuningMode.PRIVATE_SELECTION:
-        changes = {"repetitions": LAW, "epsilon": 8.0, **changes}
+        changes = {"mean_trials": 2, "epsilon": 8.0, **changes}
     if mode != TuningMode.NON_PRIVATE:
         pytest.importorskip("opendp", reason="the extra queries is not installed")
-    return build_request(store, TuningMode(mode), grid([PLAN], CONFIG, axes=RATES), **changes)
+    choice = Choice(tuning=TuningMode(mode), **changes)
+    return build_request(store, grid([PLAN], CONFIG, axes=RATES), choice)
 
 
 def slots(store):
@@ -182,7 +182,8 @@ def test_invariant_1_a_trial_that_no_selection_pays_for_is_refused_and_charges_n
 @pytest.mark.slow
 def test_no_candidate_at_all_releases_nothing(store, tmp_path, monkeypatch):
     monkeypatch.setattr(PoissonNumber, "draw", lambda self: 0)
-    asked = request(store, "private-selection", repetitions=PoissonNumber(mu=2.0), epsilon=20.0)
+    poisson = {"mean_trials": 2.0, "distribution": "poisson", "epsilon": 20.0}
+    asked = request(store, "private-selection", **poisson)
     result = sweep(store, tmp_path / "sweep", asked)
     assert result.winner is None
     assert result.to_dict()["winner"] is None

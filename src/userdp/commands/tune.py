@@ -5,20 +5,19 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Annotated, Any, cast
 
 from userdp.commands.progress import shown
 from userdp.commands.setting import Section, read, refuse, section_of
 from userdp.core.errors import UseError, warn
 from userdp.core.stages import Progress
-from userdp.data.splits import Split
 from userdp.data.user_store import UserStore
 from userdp.ledger import StoreLedger
 from userdp.plans import Plan
 from userdp.plans.proposal import Proposal, as_plan, declared_users
 from userdp.plans.resolved import PlanFields, resolve
 from userdp.plans.small_delta import plan_with_small_delta
-from userdp.sweeping.request import TuningMode, build_request, grid, repetitions_of
+from userdp.sweeping.request import Choice, TuningMode, build_request, grid
 from userdp.sweeping.runs import Tuned, run_sweep
 from userdp.training.config import OptimizerName, RunOptions, TrainConfig, changed
 
@@ -37,16 +36,12 @@ def tune(
     epsilon: float | None = None,
     population: int | None = None,
     delta: float | None = None,
-    split: Split = Split.HELD_OUT_USERS,
-    score_epsilon: float | None = None,
-    loss_bound: float | None = None,
-    mean_trials: float | None = None,
-    distribution: str | None = None,
     device: str = "auto",
     resume: bool = False,
     settings: Sequence[str] = (),
     config: TrainConfig | None = None,
     progress: Progress | None = None,
+    **choice: Annotated[Any, Choice],
 ) -> Tuned:
     """Train a grid of settings; claim what choosing one costs.
 
@@ -73,19 +68,12 @@ def tune(
             calibrated anew to its share. With population, in place of a plan: the preset's.
         population: the declared number of users, for the preset.
         delta: of the preset.
-        split: whose loss is the score: held-out-users or held-out-examples.
-        score_epsilon: of each score; by default a tenth of the budget for all of a fixed grid, a
-            twentieth each for a private selection.
-        loss_bound: a public bound in nats per token, larger losses count as so much in DP scores;
-            by default that of guessing all tokens of the vocabulary alike.
-        mean_trials: of the random number of candidates of a private selection.
-        distribution: of that number: logarithmic (the default, mostly the cheapest for its mean),
-            geometric or poisson.
         device: auto (cuda where there is one, else cpu), cpu, cuda or cuda:N.
         resume: go on with the tuning in out; its options need not be given again.
         settings: what all candidates share, as learning.lora_rank=8.
         config: the same whole: the model and how it learns.
         progress: receives the progress; by default a bar, or lines where stderr is no terminal.
+        choice: fields of `userdp.sweeping.request.Choice`, such as ``split``.
 
     Raises:
         UseError: an argument is out of range or fits no other; nothing was charged.
@@ -97,8 +85,8 @@ def tune(
     plans: list[Any] = list(cast("Sequence[AnyPlan]", plan)) if several else [plan]
     request = None
     if tuning is None:
+        numbers = (epsilon, population, delta, *choice.values())
         tried = (plans, learning_rate, l2_clip_norm, optimizer, settings, config)
-        numbers = (epsilon, population, delta, score_epsilon, loss_bound, mean_trials, distribution)
         refuse({
             "a tuning needs --tuning by name, since what the winner claims depends on how it is "
             "chosen: non-private, composition or private-selection": not resume,
@@ -127,13 +115,8 @@ def tune(
         axes = {"learning_rate": learning_rate, "optimizer": list(map(OptimizerName, optimizer))}
         request = build_request(
             people,
-            mode := TuningMode(tuning),
             grid(plans, learned, l2_clip_norms=l2_clip_norm, axes=axes),
-            split=Split(split),
-            epsilon=epsilon,
-            score_epsilon=score_epsilon,
-            loss_bound=loss_bound,
-            repetitions=repetitions_of(mode, mean_trials, distribution),
+            Choice(tuning=TuningMode(tuning), epsilon=epsilon, **choice),
         )
     with shown(progress) as bar:
         return run_sweep(people, Path(out), request, resume=resume, device=device, progress=bar)

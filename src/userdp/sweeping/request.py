@@ -49,6 +49,56 @@ class TuningMode(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Choice:
+    """How the best candidate is chosen, and at what price.
+
+    Args:
+        tuning: the mode.
+        epsilon: of the winner, choosing included; the least of the plans' own by default.
+        split: whose loss is the score: held-out-users or held-out-examples.
+        score_epsilon: of each score; by default a tenth of the budget for all of a fixed grid, a
+            twentieth each for a private selection.
+        loss_bound: a public bound in nats per token, larger losses count as so much in DP scores;
+            by default that of guessing all tokens of the vocabulary alike.
+        mean_trials: of the random number of candidates of a private selection.
+        distribution: of that number: logarithmic (the default, mostly the cheapest for its mean),
+            geometric or poisson.
+    """
+
+    tuning: TuningMode
+    epsilon: float | None = None
+    split: Split = Split.HELD_OUT_USERS
+    score_epsilon: float | None = None
+    loss_bound: float | None = None
+    mean_trials: float | None = None
+    distribution: str | None = None
+
+    @property
+    def repetitions(self) -> Repetitions | None:
+        """The law of the number of candidates, if one is asked for."""
+        mean, distribution = self.mean_trials, self.distribution
+        laws = {"logarithmic": 0.0, "geometric": 1.0}
+        if distribution == "fixed" and self.tuning is TuningMode.PRIVATE_SELECTION:
+            raise UseError(
+                "a fixed number of candidates has no claim by private selection: the best of K can "
+                "cost K times one run, since how good it is tells how many were near it",
+                hint="--tuning composition charges all of a fixed grid; or --distribution "
+                "logarithmic",
+            )
+        if mean is None and distribution is None:
+            return None
+        if mean is None or distribution not in (None, "poisson", *laws):
+            raise UseError(
+                f"--distribution {distribution} says nothing"
+                + (" without --mean-trials" if mean is None else ": there is no such law"),
+                hint="give --mean-trials 8; and logarithmic, geometric or poisson",
+            )
+        if distribution == "poisson":
+            return PoissonNumber(mu=mean)
+        return TruncatedNegativeBinomial.of_mean(mean, eta=laws[distribution or "logarithmic"])
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Candidate:
     """One cell of the grid."""
 
@@ -143,36 +193,26 @@ def grid(
 
 
 def build_request(
-    store: UserStore,
-    mode: TuningMode,
-    candidates: tuple[Candidate, ...],
-    *,
-    split: Split = Split.HELD_OUT_USERS,
-    epsilon: float | None = None,
-    score_epsilon: float | None = None,
-    loss_bound: float | None = None,
-    repetitions: Repetitions | None = None,
+    store: UserStore, candidates: tuple[Candidate, ...], choice: Choice
 ) -> SweepRequest:
     """Split the budget and calibrate every plan, before anything private is read.
 
     Args:
         store: the store that is trained on, and scored on.
-        mode: how the best is chosen.
         candidates: the grid.
-        split: the score is the loss on this split.
-        epsilon: of everything that the winner's release costs; the least of the plans' by default.
-        score_epsilon: of each score.
-        loss_bound: public; by default the loss of guessing all tokens of the vocabulary alike.
-        repetitions: the law of the number of candidates, for a private selection.
+        choice: how the best is chosen.
 
     Raises:
         UseError: the mode has no claim for these candidates, or what was given says nothing in it.
     """
+    mode, repetitions = choice.tuning, choice.repetitions
+    epsilon, score_epsilon, loss_bound = choice.epsilon, choice.score_epsilon, choice.loss_bound
     if not candidates:
         raise UseError("a tuning needs at least one candidate, got none")
-    if not len(store.split(split).counts):
+    scored = store.split(choice.split)
+    if not len(scored.counts):
         raise UseError(
-            f"the store holds nothing in split {split}: there is no loss to choose by",
+            f"the store holds nothing in split {scored.name}: there is no loss to choose by",
             hint="prepare it with --held-out-users 0.1",
         )
     for candidate in candidates:
@@ -186,7 +226,7 @@ def build_request(
             hint="leave --mean-trials and --distribution out, or use --tuning private-selection",
         )
     bound = math.log(store.meta.vocab_size) if loss_bound is None else loss_bound
-    request = SweepRequest(candidates=candidates, split=split, loss_bound=bound)
+    request = SweepRequest(candidates=candidates, split=scored.name, loss_bound=bound)
     if mode is TuningMode.NON_PRIVATE:
         if any(value is not None for value in (epsilon, score_epsilon, loss_bound)):
             raise UseError(
@@ -221,27 +261,3 @@ def build_request(
         priced = dict(zip(distinct, tuning.plans, strict=True))
     tuned = tuple(replace(one, plan=priced[one.plan]) for one in candidates)
     return replace(request, tuning=tuning, candidates=tuned)
-
-
-def repetitions_of(
-    mode: TuningMode, mean: float | None, distribution: str | None
-) -> Repetitions | None:
-    """The law of the number of candidates, if one is asked for."""
-    laws = {"logarithmic": 0.0, "geometric": 1.0}
-    if distribution == "fixed" and mode is TuningMode.PRIVATE_SELECTION:
-        raise UseError(
-            "a fixed number of candidates has no claim by private selection: the best of K can "
-            "cost K times one run, since how good it is tells how many were near it",
-            hint="--tuning composition charges all of a fixed grid; or --distribution logarithmic",
-        )
-    if mean is None and distribution is None:
-        return None
-    if mean is None or distribution not in (None, "poisson", *laws):
-        raise UseError(
-            f"--distribution {distribution} says nothing"
-            + (" without --mean-trials" if mean is None else ": there is no such law"),
-            hint="give --mean-trials 8; and logarithmic, geometric or poisson",
-        )
-    if distribution == "poisson":
-        return PoissonNumber(mu=mean)
-    return TruncatedNegativeBinomial.of_mean(mean, eta=laws[distribution or "logarithmic"])
