@@ -16,6 +16,13 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+@pytest.fixture(autouse=True, scope="session")
+def _one_thread():
+    """Tiny models run faster so, and always the same."""
+    if torch := sys.modules.get("torch"):
+        torch.set_num_threads(1)
+
+
 @pytest.fixture(autouse=True)
 def _prices_of_its_own():
     """A price that a broken twin computed is none for the next test, nor the other way round."""

@@ -16,12 +16,12 @@ import userdp as library
 from tests.claims.conftest import finished_selection, selection
 from tests.claims.lives import PLAIN, PLAN, SHAPE, begin
 from tests.exports import MARK, holding, make_runs, modes
-from tests.training.conftest import _one_thread, prepared
+from tests.training.conftest import prepared
 from tests.training.toy import toy_store
 from userdp.claims import released as released_module
 from userdp.claims import verify as verify_module
 
-__all__ = ["_one_thread", "finished_selection", "prepared", "selection"]
+__all__ = ["finished_selection", "prepared", "selection"]
 
 FILES = {
     "README.md", "config.json", "generation_config.json", "ledger.jsonl", "model.safetensors",

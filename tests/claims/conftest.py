@@ -11,12 +11,12 @@ import pytest
 
 from tests.sweeping.launch import Trials, swept
 from tests.sweeping.test_sweep import request
-from tests.training.conftest import _one_thread, prepared, store
+from tests.training.conftest import prepared, store
 from userdp.accounting.private_selection import TruncatedNegativeBinomial
 from userdp.data.user_store import UserStore
 from userdp.sweeping.request import SweepRequest
 
-__all__ = ["_one_thread", "prepared", "store"]
+__all__ = ["prepared", "store"]
 
 HOUR = 3600
 LONG_AGO = 1_000_000_000

@@ -17,7 +17,7 @@ from tests.training.toy import private_run, toy_model
 from userdp.claims import claims as claims_module
 from userdp.commands import export as export_module
 from userdp.core.errors import UseError
-from userdp.training import opening as opening_module
+from userdp.training import open_run
 
 RATES = (0.001, 0.01, 0.1)
 
@@ -120,7 +120,7 @@ def test_a_trial_of_a_sweep_claims_no_more_than_its_winner(store, tmp_path, mode
 
 
 def test_twin_a_trial_without_its_mark_claims_a_run_of_its_own(store, tmp_path, monkeypatch):
-    monkeypatch.setattr(opening_module.History, "tuning_of", lambda *arguments: None)
+    monkeypatch.setattr(open_run.History, "tuning_of", lambda *arguments: None)
     sweep(store, tmp_path / "sweep", request(store, "non-private"))
     trial, alone = tmp_path / "sweep" / "trial-001", tmp_path / "alone"
     alone.mkdir()

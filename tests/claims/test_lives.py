@@ -22,7 +22,7 @@ from userdp.ledger import store_history as history_module
 from userdp.ledger import store_ledger as store_module
 from userdp.ledger.lines import Release
 from userdp.training import model_origin as origin_module
-from userdp.training import opening as opening_module
+from userdp.training import open_run
 
 __all__ = ["prepared"]
 
@@ -83,7 +83,7 @@ LOSSES = {
     "what answers are about": (COMPOSING, "bases_of", about_nothing,
                                "train prepare_again evaluate train"),
     "looks": ([History], "looks", (), "look train"),
-    "earlier runs": ([opening_module], "inherited", without_runs, "train train"),
+    "earlier runs": ([open_run], "inherited", without_runs, "train train"),
     "copies": ([history_module], "_is_other", lambda path, inode: False, "ask copy_store train"),
     "further charges": ([RunRecord], "charges", property(lambda self: [self.run_id]),
                         "stop copy_run charge_again"),

@@ -12,7 +12,6 @@ import pytest
 from tests.exports import make_runs
 from tests.ledgers import run_with
 from tests.plans import els_plan, uls_plan
-from tests.training.conftest import _one_thread
 from userdp import export
 from userdp.claims import Claim, claim
 from userdp.claims import verify as verify_module
@@ -28,7 +27,6 @@ from userdp.plans import Plan
 from userdp.reporting.facts import read_run
 from userdp.reporting.page import render_report, render_summary
 
-__all__ = ["_one_thread"]
 PLAN = uls_plan()
 LOSS = {
     "split": "train", "loss_bound": 8.3, "epsilon": 50.0, "delta": 0.0, "query_ids": ["a", "b"],

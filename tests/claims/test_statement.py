@@ -12,7 +12,6 @@ import pytest
 import userdp
 from tests.claims.lives import PLAN
 from tests.exports import make_key, make_runs
-from tests.training.conftest import _one_thread
 from userdp.claims import verify as verify_module
 from userdp.claims.claims import run_claim
 from userdp.claims.released import STATEMENT
@@ -29,8 +28,6 @@ from userdp.claims.verify import verify
 from userdp.cli.app import run as command
 from userdp.core.errors import UseError
 from userdp.ledger import RunRecord, journal
-
-__all__ = ["_one_thread"]
 
 pytest.importorskip("securesystemslib", reason="the extra sign is not installed")
 PRICE = PLAN.guarantee().epsilon

@@ -1,5 +1,5 @@
 """The toy store of the tests of training."""
 
-from tests.training.conftest import _one_thread, prepared, store
+from tests.training.conftest import prepared, store
 
-__all__ = ["_one_thread", "prepared", "store"]
+__all__ = ["prepared", "store"]

@@ -4,7 +4,6 @@ import shutil
 from pathlib import Path
 
 import pytest
-import torch
 
 from tests.plans import uls_plan
 from tests.training.toy import private_run, sgd, toy_model, toy_store
@@ -42,12 +41,3 @@ def begin(store, tmp_path):
         return private_run(model, optimizer, store, plan, out=tmp_path / name, **options)
 
     return begin
-
-
-@pytest.fixture(autouse=True, scope="session")
-def _one_thread():
-    """Tiny models run faster so, and always the same."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)

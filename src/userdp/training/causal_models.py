@@ -171,14 +171,19 @@ def not_finite(model: nn.Module) -> list[str]:
     return [key for key, one in model.named_parameters() if not bool(local(one).isfinite().all())]
 
 
+def context_of(model: nn.Module) -> int:
+    """The most tokens that a model reads, by its configuration; 2^30 where it names no limit."""
+    config = getattr(model, "config", None)
+    return int(getattr(config, "max_position_embeddings", None) or 2**30)
+
+
 def require_fit(model: nn.Module, name: str, store: UserStore) -> None:
     """Refuse a model that would misread the store's tokens."""
     known: Any = model
     rows, meta = known.get_input_embeddings().weight.shape[0], store.meta
-    positions = getattr(known.config, "max_position_embeddings", None)
-    if positions is not None and positions < meta.seq_len:
+    if (most := context_of(model)) < meta.seq_len:
         raise UseError(
-            f"model {name!r} reads {positions} tokens, the store's examples have {meta.seq_len}",
+            f"model {name!r} reads {most} tokens, the store's examples have {meta.seq_len}",
             hint="prepare the store again with a smaller --seq-len",
         )
     own = Path(resolve(name)) / "tokenizer.json"

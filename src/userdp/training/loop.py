@@ -9,7 +9,7 @@ from torch import nn
 
 from userdp.core import interrupts
 from userdp.core.codec import encode
-from userdp.core.errors import FailureError, UseError
+from userdp.core.errors import UseError
 from userdp.core.stages import NoProgress, Progress
 from userdp.data.splits import Split
 from userdp.data.user_store import UserStore
@@ -188,15 +188,10 @@ def _take_steps(
     # Where an interrupted run goes on.
     run_id = world.on_rank_zero(lambda: folder.run_id)
     checkpoints = Checkpoints(folder.checkpoints, run_id, model, optimizer, average, config)
-    charged = run.done if isinstance(run, PrivateRun) else None
-    restored = checkpoints.restore(most_steps=charged)
-    if restored is None and charged and not run.remaining:
-        raise FailureError(
-            "every planned step was charged, and no checkpoint is left of what was learned",
-            hint="train again in another --out, with a plan and a budget of its own",
-        )
     if isinstance(run, PlainRun):
-        run.done = restored or 0
+        run.done = checkpoints.restore(most_steps=None) or 0
+    else:
+        run.require_checkpoint(checkpoints.restore(most_steps=run.done))
 
     # What the operator sees. Saving and evaluating a sharded model takes all processes; any other
     # rank 0.

@@ -92,7 +92,8 @@ def lineage_of_model(
 def subject_of(model: nn.Module, loaded_from: str | None = None) -> Subject:
     """A model in memory by its digests, for `userdp.claims.weights.ancestry`."""
     inner: Any = uncompiled(model)
-    name, loaded = _noted(inner) if loaded_from is None else loaded_from, loaded_from is not None
+    loaded = loaded_from is not None
+    name = noted_place(inner) if loaded_from is None else loaded_from
     # No process holds all weights of a sharded model, so that it has no digest here.
     if any(map(is_sharded, model.parameters())):
         return _subject(name, loaded=loaded)
@@ -104,7 +105,7 @@ def subject_of(model: nn.Module, loaded_from: str | None = None) -> Subject:
     doubt = f"initialised from data: {from_data}" if from_data else "no ledger knows them"
     return replace(
         whole,
-        base=_subject(_noted(inner.get_base_model()), base),
+        base=_subject(noted_place(inner.get_base_model()), base),
         adapters=adapters,
         doubt=doubt if from_data or not are_fresh(inner) else "",
     )
@@ -240,7 +241,7 @@ def base_facts(
         its place; ``weights``; ``kind`` of the architecture, ``layers``, ``width``, ``heads`` and
         ``vocabulary`` as far as its configuration tells; ``parameters``.
     """
-    name, config = loaded_from or _noted(model), getattr(model, "config", None)
+    name, config = loaded_from or noted_place(model), getattr(model, "config", None)
     origin = "memory" if loaded_from is None else "folder" if Path(name).is_dir() else "hub"
     if loaded_from in (BUNDLED, NEW):
         origin, name = name, ""
@@ -255,7 +256,7 @@ def base_facts(
     return {key: value for key, value in facts.items() if isinstance(value, str | int) and value}
 
 
-def _noted(model: nn.Module) -> str:
+def noted_place(model: nn.Module) -> str:
     """Where `transformers` says that it loaded a model from; empty of any other."""
     return str(getattr(model, "name_or_path", "") or "")
 

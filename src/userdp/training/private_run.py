@@ -36,7 +36,7 @@ from userdp.claims.lineage import Lineage
 from userdp.core import interrupts
 from userdp.core.codec import canonical
 from userdp.core.environment import warn_of_spinning
-from userdp.core.errors import UseError, warn
+from userdp.core.errors import FailureError, UseError, warn
 from userdp.core.vocabulary import require_count
 from userdp.data.user_store import UserStore
 from userdp.gradients import Loss, causal_lm_loss, require_masked, require_uncoupled
@@ -64,6 +64,7 @@ from userdp.training.model_origin import (
     lineage_of_model,
     lineage_of_scores,
     lineage_of_text,
+    noted_place,
 )
 from userdp.training.open_run import OpenRun, Training, open_run
 from userdp.training.preflight import device_of, require_covered, require_fit_for_steps
@@ -198,7 +199,7 @@ class PrivateRun:
         require_free(model)
         require_uncoupled(model)
         if not of.resume:  # a run that diverged may go on, to be settled
-            require_finite(str(getattr(model, "name_or_path", "")), model)
+            require_finite(noted_place(model), model)
             warn(warning_of_half_precision(model))
             require_unstepped(optimizer)
 
@@ -404,6 +405,18 @@ class PrivateRun:
             return
         self._weights.require_known(self._of.optimizer, self._released_elsewhere)
         self._weights.require_frozen()
+
+    def require_checkpoint(self, restored: object) -> None:
+        """`FailureError` where every step is charged and nothing that they taught is left.
+
+        Args:
+            restored: the checkpoint that the model was restored from; None if there was none.
+        """
+        if restored is None and not self.remaining:
+            raise FailureError(
+                "every planned step was charged, and no checkpoint is left of what was learned",
+                hint="train again in another folder, with a plan and a budget of its own",
+            )
 
     def share_model(self) -> None:
         """Let other runs of this process train the model too: the silos of a federation, whose

@@ -22,7 +22,7 @@ from userdp.gradients.shards import sharded_parts
 from userdp.ledger import RunFolder, RunRecord
 from userdp.training.causal_models import load_model, read_model
 from userdp.training.config import train_config
-from userdp.training.model_origin import digest_of_part, digest_of_weights
+from userdp.training.model_origin import digest_of_part, digest_of_weights, noted_place
 from userdp.training.releasing import uncompiled
 
 
@@ -35,7 +35,7 @@ def began_with(model: nn.Module) -> dict[str, str | None]:
         model, of which no process holds them all; ``dtype`` of the first of them.
     """
     inner: Any = uncompiled(model)
-    noted = str(getattr(inner, "name_or_path", "") or "")
+    noted = noted_place(inner)
     floating = (p.dtype for p in inner.parameters() if p.dtype.is_floating_point)
     return {
         "model": str(Path(noted).resolve()) if noted and Path(noted).is_dir() else noted,

@@ -18,7 +18,7 @@ from userdp.core.errors import UseError
 from userdp.core.vocabulary import require_count, require_positive, require_probability
 from userdp.data.tokenize import StoreTokenizer
 from userdp.ledger import RunFolder
-from userdp.training.causal_models import read_model
+from userdp.training.causal_models import context_of, read_model
 from userdp.training.devices import AUTO, choose_device
 from userdp.training.run_models import require_released
 
@@ -95,7 +95,7 @@ def sampled_texts(
     if not prompts and end is not None:
         prompts = [("", [end])]
     lengths = [len(ids) for _, ids in prompts]
-    context = getattr(model.config, "max_position_embeddings", None) or 2**20
+    context = context_of(model)
     if not (lengths and min(lengths) > 0 and max(lengths) < context):
         raise UseError(
             f"there is nothing to begin a text from: prompts have {lengths} tokens, of 1 to "

@@ -23,6 +23,7 @@ from userdp.data.meta import is_store
 from userdp.data.sources import Source, SourceOptions, memory, tokens
 from userdp.data.tokenize import StoreTokenizer
 from userdp.data.user_store import UserStore
+from userdp.training.causal_models import context_of
 from userdp.training.private_run import opened
 
 _LONGEST = 1024
@@ -101,8 +102,7 @@ def default_seq_len(model: Any, asked: int | None) -> int:
 
     No number is taken from the data: its longest row is some user's.
     """
-    read = getattr(getattr(model, "config", None), "max_position_embeddings", None)
-    return asked or min(_LONGEST, int(read or _LONGEST))
+    return asked or min(_LONGEST, context_of(model))
 
 
 def _tokenizer_file(processing_class: Any) -> bytes:

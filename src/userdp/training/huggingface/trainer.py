@@ -269,11 +269,7 @@ class UserLevelMixin(Trainer):  # type: ignore[misc]  # transformers leaves its 
         )
         run = PrivateRun(training, users=declared_users(self._proposal))
         self._private = run.open()
-        if self._resumes and checkpoint is None and not run.remaining:
-            raise FailureError(
-                "every planned step was charged, and no checkpoint is left of what was learned",
-                hint="train again in another output folder, with its own budget and save_steps",
-            )
+        run.require_checkpoint(checkpoint)
         files.operator_folder(run.folder.path / "runs")
         self._steps = iter(run)
         # A crash between a charge and the next checkpoint loses updates, but not their price.
