@@ -22,6 +22,7 @@ from benchmarks.gpu.training import run_plan, write_store
 from userdp.auditing.audit_run import Attacks, audit_run
 from userdp.data.splits import Split
 from userdp.data.user_store import UserStore
+from userdp.plans.norms import Measure
 from userdp.sweeping.request import Choice, TuningMode, build_request, grid
 from userdp.sweeping.runs import run_sweep
 from userdp.training.config import RunOptions, TrainConfig
@@ -73,9 +74,8 @@ def _personalize(place: Place, device: str) -> Numbers:
 
 def _probe(place: Place, device: str) -> Numbers:
     most = 2 if place.tiny else 4
-    found = probe_store(
-        place.store, place.config, users=4 * most, max_group_size=most, seed=1, device=device
-    )
+    who = Measure(users=4 * most, max_group_size=most, seed=1)
+    found = probe_store(place.store, place.config, who, device=device)
     return {f"G = {size}": norm for size, norm in found.user_norms.items()}
 
 

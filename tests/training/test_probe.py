@@ -6,6 +6,7 @@ import math
 import shutil
 import stat
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,7 +21,7 @@ from userdp.data.splits import Split
 from userdp.data.user_store import UserStore
 from userdp.gradients import Units, causal_lm_loss
 from userdp.ledger import StoreLedger
-from userdp.plans.norms import GradientNorms
+from userdp.plans.norms import GradientNorms, Measure
 from userdp.plans.provenance import Provenance
 from userdp.training import probe as probe_module
 from userdp.training.config import TrainConfig
@@ -39,9 +40,9 @@ def folder(tmp_path_factory) -> Path:
     return place
 
 
-def probed(folder: Path, **how: object) -> GradientNorms:
-    config = TrainConfig(model=str(folder / "model"))
-    return probe_store(UserStore.open(folder / "store"), config, **how)
+def probed(folder: Path, population: int | None = None, **how: Any) -> GradientNorms:
+    config, store = TrainConfig(model=str(folder / "model")), UserStore.open(folder / "store")
+    return probe_store(store, config, Measure(**how), population=population)
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -21,7 +21,7 @@ from userdp.data.user_store import UserStore
 from userdp.ledger import StoreLedger
 from userdp.ledger.spending import overview, share_of
 from userdp.ledger.store_history import History
-from userdp.plans.norms import GradientNorms
+from userdp.plans.norms import GradientNorms, Measure
 from userdp.plans.planner import Request, propose
 from userdp.plans.proposal import Proposal
 from userdp.plans.provenance import Provenance, Release
@@ -144,28 +144,6 @@ def plan(
     return proposal
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Measure:
-    """Of whom gradient norms are measured, and what that costs.
-
-    Args:
-        source: held-out-users (users the store never trains on: exact, and covered by no claim),
-            public (the store's training users are public people: free), dp-release (its training
-            users under DP, each measured with probability users / population) or non-private (its
-            training users, exactly: then no epsilon covers the plan, and the report says so).
-        users: how many to draw; of a dp-release, how many to expect.
-        max_group_size: the largest G.
-        epsilon: of a dp-release: the price of all norms together, charged to the store.
-        seed: of the draw of users and examples; by default the operating system draws it.
-    """
-
-    source: Provenance = Provenance.HELD_OUT
-    users: int = 128
-    max_group_size: int = 16
-    epsilon: float | None = None
-    seed: int | None = None
-
-
 def sections() -> dict[str, Section]:
     """All that ``--set`` reaches."""
     return {"measure": section_of(Measure)}
@@ -203,7 +181,7 @@ def _measured(
     how = how if who.source is Provenance.DP_RELEASE else {**how, "population": None}
     left = "before its end: no norms were kept, and what was charged stays charged"
     with told(left, resume=False), shown(progress) as bar:
-        return probe_store(UserStore.open(store), config, progress=bar, **asdict(who), **how)
+        return probe_store(UserStore.open(store), config, who, progress=bar, **how)
 
 
 def _cost(

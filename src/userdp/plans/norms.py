@@ -1,4 +1,7 @@
-"""`GradientNorms`: typical norms of gradients as plain numbers, and where the numbers come from."""
+"""`GradientNorms`: typical norms of gradients as plain numbers, and where the numbers come from.
+
+`Measure` says of whom they are measured. `userdp.training.probe` measures them.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +18,28 @@ from userdp.core.files import OPERATOR_FILE, SHAREABLE_FILE, write_json
 from userdp.core.vocabulary import require_count, require_positive
 from userdp.plans.frozen_plan import Saved
 from userdp.plans.provenance import MadeFor, Provenance
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Measure:
+    """Of whom gradient norms are measured, and what that costs.
+
+    Args:
+        source: held-out-users (users the store never trains on: exact, and covered by no claim),
+            public (the store's training users are public people: free), dp-release (its training
+            users under DP, each measured with probability users / population) or non-private (its
+            training users, exactly: then no epsilon covers the plan, and the report says so).
+        users: how many to draw; of a dp-release, how many to expect.
+        max_group_size: the largest G.
+        epsilon: of a dp-release: the price of all norms together, charged to the store.
+        seed: of the draw of users and examples; by default the operating system draws it.
+    """
+
+    source: Provenance = Provenance.HELD_OUT
+    users: int = 128
+    max_group_size: int = 16
+    epsilon: float | None = None
+    seed: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

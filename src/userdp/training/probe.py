@@ -28,7 +28,7 @@ from userdp.data.splits import Split
 from userdp.data.user_store import StoreSplit, UserStore
 from userdp.gradients import Loss, Units, clipped_sum, require_uncoupled
 from userdp.ledger import StoreLedger
-from userdp.plans.norms import GradientNorms, require_informative
+from userdp.plans.norms import GradientNorms, Measure, require_informative
 from userdp.plans.provenance import Provenance
 from userdp.queries.statistics import charge, draw_medians, rank_error
 from userdp.sampling.coins import secret_generator
@@ -44,34 +44,24 @@ from userdp.training.store_losses import build_loss
 def probe_store(
     store: UserStore,
     config: TrainConfig,
+    who: Measure,
     *,
-    source: Provenance = Provenance.HELD_OUT,
-    users: int = 128,
-    max_group_size: int = 16,
     population: int | None = None,
-    epsilon: float | None = None,
-    seed: int | None = None,
     device: str = AUTO,
     progress: Progress | None = None,
 ) -> GradientNorms:
-    """Median gradient norms of ``users`` random users, for G = 1, 2, 4, … ``max_group_size``.
+    """Median gradient norms of random users, for G = 1, 2, 4, … ``who.max_group_size``.
 
-    Guarantee: with the source ``DP_RELEASE`` the result is (``epsilon``, 0)-DP per user,
+    Guarantee: with the source ``DP_RELEASE`` the result is (``who.epsilon``, 0)-DP per user,
     add-or-remove: each training user is measured by a coin of their own, and the medians are drawn
     by `userdp.queries.statistics`, charged before anything is measured. No other source promises
     anything.
 
     Args:
-        store: whose users are measured: those held out (``HELD_OUT``), else its training users,
-            who are public people (``PUBLIC``) or private (``NON_PRIVATE``, ``DP_RELEASE``).
+        store: its users are measured.
         config: the model, its precision and adapters; the weights are those training begins with.
-        source: what the numbers are to be called; no claim covers any but public ones.
-        users: how many to draw, without replacement; all if there are fewer. For ``DP_RELEASE``
-            how many are expected: each is measured with probability ``users / population``.
-        max_group_size: the largest G.
+        who: the users that are drawn, and the price. A seed and a price exclude each other.
         population: the declared number of users; only for ``DP_RELEASE``.
-        epsilon: what all medians together cost; only for ``DP_RELEASE``.
-        seed: of the users and examples drawn; the operating system's by default.
         device: auto (cuda where there is one, else cpu), cpu, cuda or cuda:N.
         progress: shows how many passes are done; of a DP release no number, since the number of
             users is private.
@@ -82,8 +72,9 @@ def probe_store(
 
     Source: Charles et al. 2024, Equation 8 and Appendix F.1 (128 users, the median).
     """
-    require_count("users", users)
-    grid, computes = power_grid(max_group_size), choose_device(device)
+    require_count("users", who.users)
+    source, epsilon = who.source, who.epsilon
+    grid, computes = power_grid(who.max_group_size), choose_device(device)
     under_dp = source is Provenance.DP_RELEASE
     if {under_dp} != {population is not None, epsilon is not None}:
         raise UseError(
@@ -91,7 +82,7 @@ def probe_store(
             hint="--set measure.source=dp-release --population 20000 --set measure.users=2000 "
             "--set measure.epsilon=0.2",
         )
-    if under_dp and seed is not None:
+    if under_dp and who.seed is not None:
         raise UseError("a DP release takes no seed: its coins must be secret", hint="leave it out")
     split = store.split(Split.HELD_OUT_USERS if source is Provenance.HELD_OUT else Split.TRAIN)
     if not under_dp and not len(split.counts):
@@ -115,19 +106,19 @@ def probe_store(
     if population is not None and epsilon is not None:
         require_count("population", population)
         require_informative(
-            min(users, population), error := rank_error(epsilon=epsilon, names=len(grid))
+            min(who.users, population), error := rank_error(epsilon=epsilon, names=len(grid))
         )
         subject = f"median gradient norms at G = {', '.join(map(str, grid))}"
         (query_id,) = charge(store, [(subject, epsilon)], of=origin)
         draw = secret_generator()
         # A coin for each user, not a sample of fixed size: whether one is measured depends on no
         # other user.
-        chosen = np.flatnonzero(draw.random(len(split.counts)) < min(1.0, users / population))
+        chosen = np.flatnonzero(draw.random(len(split.counts)) < min(1.0, who.users / population))
     else:
         if source is not Provenance.PUBLIC:
             StoreLedger(store.path).look("probe")
-        draw = np.random.default_rng(seed)
-        chosen = draw.permutation(len(split.counts))[:users]
+        draw = np.random.default_rng(who.seed)
+        chosen = draw.permutation(len(split.counts))[: who.users]
     of_users, of_examples = torch.zeros(0, len(grid)), torch.zeros(0)
     if len(chosen):
         units = draw_units(split, chosen, most=grid[-1], draw=draw).to(computes)
@@ -142,7 +133,7 @@ def probe_store(
         medians = draw_medians(named, epsilon=epsilon)
         norms = {size: medians[str(size)] for size in grid}
         # One example's norm is that of G = 1, so that it costs nothing more.
-        known |= {"users": users, "example_norm": norms[1], "ledger_line": query_id}
+        known |= {"users": who.users, "example_norm": norms[1], "ledger_line": query_id}
         return GradientNorms(user_norms=norms, rank_error=error, made_for=made_for, **known)
     return GradientNorms(
         users=len(chosen),
