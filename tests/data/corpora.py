@@ -74,12 +74,9 @@ def view(store: UserStore, group_size: int = 3) -> dict[bytes, dict[str, Any]]:
     """Everything that training sees of each user: examples by split, and the ELS selection."""
     ids = store.user_ids()
     seen: dict[bytes, dict[str, Any]] = {user: {} for user in ids}
-    for name in Split:
-        split = store.split(name)
-        for index, count in enumerate(split.counts.tolist()):
-            rows = split.gather([index] * count, range(count))
-            examples = [rows.row(r).tobytes() for r in range(count)]
-            seen[ids[split.rows[index]]][str(name)] = examples
+    for part in map(store.split, Split):
+        for index, row in enumerate(part.rows):
+            seen[ids[row]][str(part.name)] = rows_of(part, index)
     train = store.split(Split.TRAIN)
     counts, selection = select_once(train, group_size)
     for index, count in enumerate(counts.tolist()):

@@ -1,4 +1,4 @@
-"""Records of several users: greedy bounding bounds, and sees the graph alone."""
+"""Whose a record is: greedy bounding sees only the graph; repeated public text has one side."""
 
 from __future__ import annotations
 
@@ -9,15 +9,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.data import corpora
 from tests.data.corpora import ListSource, write_jsonl
 from tests.data.sources.fixtures import MESSAGE_PAIRS, mail, write_mbox
 from userdp.core.errors import UseError
 from userdp.core.stages import NoProgress
-from userdp.data.ownership import bounded, settled
+from userdp.data.ownership import bounded, on_one_side, settled
 from userdp.data.pipeline import append_records, prepare_store
 from userdp.data.records import Drop, ExampleDrop, Record, Tally
 from userdp.data.sources import open_source
+from userdp.data.splits import is_held_out_user
 from userdp.data.tokenize import StoreTokenizer
+from userdp.data.user_ids import user_hash
 from userdp.data.user_store import UserStore
 
 USERS = st.lists(st.sampled_from([b"a", b"b", b"c", b"d"]), min_size=1, max_size=3, unique=True)
@@ -168,3 +171,41 @@ def test_a_bound_over_records_of_one_owner_each_is_refused(tmp_path):
     with pytest.raises(UseError, match="records of one owner each"):
         prepare_store(ListSource((Record(b"a", b"b"),)), tmp_path / "s", records_per_user=3,
                       tokenizer=StoreTokenizer.load())  # fmt: skip
+
+
+def docstrings() -> list[Record]:
+    users = [f"package.module{number}".encode() for number in range(60)]
+    texts = [[b"Return self.", b"Initialize %d." % (n % 9), b"Only in %d." % n] for n in range(60)]
+    rows = [(user, text) for user, mine in zip(users, texts, strict=True) for text in mine]
+    return [Record(user, text) for user, text in rows]
+
+
+def sides(records: list[Record]) -> dict[bytes, set[bool]]:
+    found: dict[bytes, set[bool]] = {}
+    for record in records:
+        side = is_held_out_user(user_hash(record.user), 0.3)
+        found.setdefault(record.text, set()).add(side)
+    return found
+
+
+def test_a_text_stands_on_one_side_only_and_what_is_dropped_is_counted():
+    records, tally = docstrings(), Tally()
+    kept = list(on_one_side(records, 0.3, tally))
+    assert any(len(side) == 2 for side in sides(records).values())
+    assert all(len(side) == 1 for side in sides(kept).values())
+    assert set(sides(kept)) == set(sides(records))
+    assert tally.drops == {str(Drop.REPEATED): len(records) - len(kept)}
+
+
+def test_text_on_one_side_is_kept_wherever_it_stands():
+    records = docstrings()
+    kept = list(on_one_side(records, 0.3, Tally()))
+    one_sided = {text for text, side in sides(records).items() if len(side) == 1}
+    assert [r for r in kept if r.text in one_sided] == [r for r in records if r.text in one_sided]
+
+
+def test_private_sources_are_never_compared_across_users(tmp_path):
+    store = corpora.prepared(docstrings(), tmp_path / "private", held_out_users=0.3)
+    assert store.meta.totals["records_stored"] == len(docstrings())
+    public = corpora.prepared(docstrings(), tmp_path / "public", held_out_users=0.3, public=True)
+    assert public.meta.drops.keys() == {str(Drop.REPEATED)}

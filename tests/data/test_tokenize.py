@@ -1,4 +1,4 @@
-"""Texts to tokens to examples, each record by itself."""
+"""Texts to tokens to examples: each record by itself, and one block ahead of the writing."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from scripts.make_tokenizer import END_OF_TEXT
 from userdp.core.errors import UseError
-from userdp.data.examples import cut_records
+from userdp.data.examples import ahead, cut_records
 from userdp.data.tokenize import BUNDLED_TOKENIZER, StoreTokenizer
 
 TOKENIZER = StoreTokenizer.load()
@@ -82,3 +82,25 @@ def test_what_is_no_tokenizer_is_refused(tmp_path, content):
     (tmp_path / "tokenizer.json").write_bytes(content)
     with pytest.raises(UseError, match="not a tokenizer"):
         StoreTokenizer.load(tmp_path)
+
+
+def test_results_come_in_order_and_items_are_drawn_only_so_far_ahead():
+    drawn: list[int] = []
+    items = (drawn.append(n) or n for n in range(50))
+    for place, squared in enumerate(ahead(lambda n: n * n, items)):
+        assert squared == place**2
+        assert len(drawn) <= place + 2
+
+
+@pytest.mark.parametrize("where", ["function", "items"])
+def test_an_error_comes_out_where_its_item_stands(where):
+    def failing(n, here):
+        if n == 3 and where == here:
+            raise OSError("the disk")
+        return n
+
+    seen: list[int] = []
+    items = (failing(n, "items") for n in range(9))
+    with pytest.raises(OSError, match="the disk"):
+        seen.extend(ahead(lambda n: failing(n, "function"), items))
+    assert seen == [0, 1, 2] if where == "function" else seen == [0, 1]
