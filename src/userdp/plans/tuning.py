@@ -38,7 +38,6 @@ from userdp.core.vocabulary import (
 from userdp.noise import Gaussian, NoiseLaw
 from userdp.plans.frozen_plan import Budget, Plan
 
-SCHEMA = "userdp.tuning/2"
 _MOST_FACTOR = 1024.0
 _DOWN = 1 - 1e-15
 
@@ -47,7 +46,7 @@ _DOWN = 1 - 1e-15
 class _Choice:
     """The part that both ways of choosing share: plans of candidates, each of which is scored."""
 
-    schema: ClassVar[str] = SCHEMA
+    schema: ClassVar[str] = "userdp.tuning/2"
 
     plans: tuple[Plan, ...]
     score_epsilon: float
@@ -224,18 +223,15 @@ def selected(
     budget = Budget(target_delta=delta, target_epsilon=epsilon)
     # Each has the noise of a run by itself, times a factor that all share.
     alone = _with_least_noise([replace(plan, budget=budget) for plan in plans])
-
-    plain = Budget(target_delta=delta)
+    no_target = Budget(target_delta=delta)
 
     def louder(factor: float) -> PrivateSelection:
-        noise = [Gaussian(multiplier=factor * plan.noise.multiplier) for plan in alone]
+        candidates = []
+        for plan in alone:
+            noise = Gaussian(multiplier=factor * plan.noise.multiplier)
+            candidates.append(replace(plan, noise=noise, budget=no_target))
         return PrivateSelection(
-            plans=tuple(
-                replace(plan, noise=law, budget=plain)
-                for plan, law in zip(alone, noise, strict=True)
-            ),
-            score_epsilon=score_epsilon,
-            repetitions=repetitions,
+            plans=tuple(candidates), score_epsilon=score_epsilon, repetitions=repetitions
         )
 
     factor = least(

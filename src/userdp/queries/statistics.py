@@ -82,11 +82,10 @@ def release(
     if not names:
         raise UseError("no statistic is named", hint=_NAMES)
     held, share = store.split(Split.TRAIN).counts.tolist(), epsilon / len(names)
-    draws = [mechanism(name, epsilon=share, most_examples=most_examples) for name in names]
-    questions = [
-        Question(name=name, draw=draw, held=held, epsilon=share)
-        for name, draw in zip(names, draws, strict=True)
-    ]
+    questions = []
+    for name in names:
+        draw = mechanism(name, epsilon=share, most_examples=most_examples)
+        questions.append(Question(name=name, draw=draw, held=held, epsilon=share))
     answers, ids = ask(store, questions)
     return [
         Release(name=name, value=value, epsilon=share, query_id=query_id)
