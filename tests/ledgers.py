@@ -19,10 +19,9 @@ from userdp.ledger.lines import (
     Finish,
     Release,
     Settle,
-    Statistic,
     StoreLine,
-    kept_of,
 )
+from userdp.ledger.parts import Choice, Query, of_run
 from userdp.noise.gaussian import NoiseSampler
 from userdp.plans import Plan, PrivateSelection, StepRecord
 
@@ -83,13 +82,13 @@ def forget(store: Path) -> None:
 
 def reserve(ledger: StoreLedger, run_id: str, plan: Plan | None, **facts: Any) -> History:
     """Charge a run's whole plan."""
-    return ledger.append(ChargeLine(run_id=run_id, pays_for=kept_of(plan), **facts))
+    return ledger.append(ChargeLine(pays_for=of_run(run_id, plan), **facts))
 
 
 def query(ledger: StoreLedger, query_id: str, name: str, pure_epsilon: float) -> History:
     """Charge a statistic."""
-    asked = Statistic(name=name, pure_epsilon=pure_epsilon)
-    return ledger.append(ChargeLine(run_id=query_id, pays_for=asked))
+    asked = Query(id=query_id, name=name, pure_epsilon=pure_epsilon)
+    return ledger.append(ChargeLine(pays_for=asked))
 
 
 def select(
@@ -104,7 +103,7 @@ def select(
     """Charge a private selection, which draws these slots if it has drawn none."""
     return ledger.append(
         BeginTuning(run_id=run_id, constants=constants, slots=slots or {}),
-        ChargeLine(run_id=run_id, pays_for=selection, state=state),
+        ChargeLine(pays_for=Choice(id=run_id, tuning=selection), state=state),
     )
 
 

@@ -9,8 +9,8 @@ from tests.plans import uls_plan
 from tests.plans_room.conftest import request
 from userdp.claims import Claim
 from userdp.claims.lineage import of_parts
-from userdp.claims.parts import Query, Steps
 from userdp.core.vocabulary import round_up
+from userdp.ledger.parts import Query, Steps
 from userdp.notebook import html_of
 from userdp.plans.planner import propose
 

@@ -22,12 +22,12 @@ from userdp.auditing.canaries import copy_with, make_canaries
 from userdp.auditing.observer import Directions
 from userdp.claims import claim
 from userdp.claims.lineage import Lineage, of_parts
-from userdp.claims.parts import Query
 from userdp.cli.app import run as userdp
 from userdp.core.errors import UseError
 from userdp.data.splits import Split
 from userdp.data.user_store import UserStore
 from userdp.ledger import StoreLedger
+from userdp.ledger.parts import Query
 from userdp.training.config import PlainPlan
 from userdp.training.loop import train
 from userdp.training.releasing import save_model

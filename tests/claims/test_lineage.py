@@ -10,8 +10,8 @@ import pytest
 from tests.plans import uls_plan
 from userdp.claims import Claim
 from userdp.claims.lineage import Apart, Lineage, of_parts
-from userdp.claims.parts import Bound, Query, Steps
 from userdp.core.vocabulary import Adjacency, PrivacyUnit
+from userdp.ledger.parts import Bound, Query, Steps
 
 PLAN = uls_plan()
 RUN = Steps(id="run", plan=PLAN)

@@ -15,12 +15,12 @@ from userdp.claims import claims as claims_module
 from userdp.claims import descent as descent_module
 from userdp.claims import weights as weights_module
 from userdp.claims.lineage import Lineage, of_parts
-from userdp.claims.parts import Query, Steps
 from userdp.ledger import History, RunRecord, journal
 from userdp.ledger import admission as admission_module
 from userdp.ledger import store_history as history_module
 from userdp.ledger import store_ledger as store_module
 from userdp.ledger.lines import Release
+from userdp.ledger.parts import Query, Steps
 from userdp.training import model_origin as origin_module
 from userdp.training import open_run
 

@@ -16,12 +16,12 @@ from userdp import export
 from userdp.claims import Claim, claim
 from userdp.claims import verify as verify_module
 from userdp.claims.lineage import of_parts
-from userdp.claims.parts import Bound, Query
 from userdp.claims.released import STATEMENT
 from userdp.claims.verify import verify
 from userdp.claims.words import SPENT_SO_FAR
 from userdp.cli.app import run as command
 from userdp.core.vocabulary import Adjacency, Guarantee, PrivacyUnit
+from userdp.ledger.parts import Bound, Query
 from userdp.ledger.run_ledger import append_release
 from userdp.plans import Plan
 from userdp.reporting.facts import read_run

@@ -15,8 +15,8 @@ from userdp.accounting.private_selection import PoissonNumber
 from userdp.claims import Claim, Lineage
 from userdp.claims.claims import second_opinion
 from userdp.claims.lineage import of_parts
-from userdp.claims.parts import Bound, Choice, Query, Steps, Unclaimed
 from userdp.core.errors import FailureError
+from userdp.ledger.parts import Bound, Choice, Query, Steps, Unclaimed
 from userdp.plans import FixedGrid, Plan, PrivateSelection
 from userdp.sampling import FixedSizeUsers
 

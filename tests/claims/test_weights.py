@@ -13,9 +13,9 @@ from tests.ledgers import run_with
 from tests.plans import uls_plan
 from userdp.claims import Claim
 from userdp.claims.lineage import Lineage, of_parts
-from userdp.claims.parts import Query
 from userdp.claims.verify import verify
 from userdp.claims.weights import LINEAGE, describe, digest_of
+from userdp.ledger.parts import Query
 
 ONE = of_parts([Query(id="one", name="users", pure_epsilon=0.1)])
 TENSORS = {"first": torch.arange(4.0), "second": torch.ones(3)}

@@ -8,7 +8,6 @@ import pytest
 
 from tests.claims.lives import PLAN, Teller, begin
 from tests.ledgers import query, reserve
-from tests.plans import changed_plan
 from userdp.core.errors import UseError
 from userdp.ledger import StoreLedger
 
@@ -45,19 +44,22 @@ def test_without_a_budget_the_ledger_is_shown(store, userdp):
         assert words in printed
 
 
-def test_the_least_noise_that_is_told_to_be_left_is_just_right(filtered, tell, userdp):
+def test_as_many_more_runs_fit_a_budget_as_are_told(filtered, tell, userdp):
     ledger = StoreLedger(filtered.path)
     reserve(ledger, "one", PLAN, logged=False)
     query(ledger, "q", name="users", pure_epsilon=0.5)
     values = tell.done("store", "budget", filtered.path)
     assert values["spent"] == pytest.approx(sum(one["share"] for one in values["lines"]), rel=1e-9)
     assert values["claim"]["epsilon"] == 8.0
-    least = values["buys"]["noise_multiplier"]
+    more = values["buys"]["runs"]
+    assert more == int((1 - values["spent"]) / values["lines"][0]["share"])
+    for name in range(more):
+        reserve(ledger, f"like it {name}", PLAN, logged=False)
     with pytest.raises(UseError, match="beyond its budget"):
-        reserve(ledger, "too loud", changed_plan(PLAN, noise_multiplier=least * 0.999))
-    reserve(ledger, "just right", changed_plan(PLAN, noise_multiplier=least))
+        reserve(ledger, "one too many", PLAN, logged=False)
     status, printed, _ = userdp("store", "budget", filtered.path)
-    assert (status, "spent 100.0 %" in printed) == (0, True)
+    assert (status, tell.done("store", "budget", filtered.path)["buys"]["runs"]) == (0, 0)
+    assert "6 of 6 steps (ULS)" in printed
 
 
 def test_a_run_without_an_exact_log_gives_its_steps_back(filtered, tmp_path, tell, userdp):

@@ -8,11 +8,12 @@ from tests.ledgers import begun, entries, reserve, run_with, settle
 from tests.plans import els_plan, uls_plan
 from userdp.accounting.private_selection import TruncatedNegativeBinomial
 from userdp.claims import claim
+from userdp.claims.conditions import ConditionKind
 from userdp.claims.lineage import Lineage, of_parts
-from userdp.claims.parts import ConditionKind, Query
 from userdp.core.codec import encode
 from userdp.core.errors import FailureError, UseError
 from userdp.ledger import RunLedger, RunRecord, StoreLedger
+from userdp.ledger.parts import Query
 from userdp.ledger.run_ledger import write_winner
 from userdp.noise.gaussian import NoiseSampler
 from userdp.plans import FixedGrid, PrivateSelection, StepRecord

@@ -7,9 +7,9 @@ import pytest
 from tests.ledger.runs import PLAN, Killed, copied, empty_store, go_on
 from userdp.claims import claim
 from userdp.claims.lineage import Lineage
-from userdp.claims.parts import Query
 from userdp.core import files
 from userdp.ledger import StoreLedger, journal
+from userdp.ledger.parts import Query
 
 
 class Kill:

@@ -11,17 +11,20 @@ from userdp.accounting.private_selection import TruncatedNegativeBinomial
 from userdp.core.codec import decode, encode
 from userdp.core.errors import UseError
 from userdp.ledger import journal, lines
+from userdp.ledger.parts import Bound, Choice, Query, Steps, Unclaimed
 from userdp.ledger.store_history import fold
 from userdp.plans import PrivateSelection, StepRecord
 
 PLAN = uls_plan()
-WORDS = {"run_id": "r", "when": "now", "state": "s", "constants": "c", "base": {"parts": []}}
+CHARGED = {"when": "now", "state": "s", "constants": "c", "base": {"parts": []}}
 SELECTION = PrivateSelection(
     plans=(PLAN,), score_epsilon=0.1, repetitions=TruncatedNegativeBinomial.of_mean(5, eta=0.0)
 )
 LINES = [
     lines.Store(id="i", inode=1),
-    lines.ChargeLine(pays_for=PLAN, again=None, logged=True, steered=False, **WORDS),
+    lines.ChargeLine(
+        pays_for=Steps(id="r", plan=PLAN), again=None, logged=True, steered=False, **CHARGED
+    ),
     lines.BeginTuning(run_id="u", constants=("c",), slots={"a": "c"}),
     lines.Open(run_id="r", attempts=0, nonce="n"),
     lines.Settle(run_id="r", steps=5, early=False, when="now"),
@@ -60,16 +63,16 @@ def test_lines_are_read_back_as_they_were(tmp_path):
 @pytest.mark.parametrize(
     "paid",
     [
-        None,
-        PLAN,
-        SELECTION,
-        lines.Statistic(name="users", pure_epsilon=0.5),
-        lines.OwnPlan(module="mine", steps=3, guarantee=PLAN.guarantee()),
+        Unclaimed(id="r"),
+        Steps(id="r", plan=PLAN),
+        Choice(id="r", tuning=SELECTION),
+        Query(id="r", name="users", pure_epsilon=0.5),
+        Bound(id="r", what="training by mine", bound=PLAN.guarantee(), steps=3),
     ],
     ids=lambda paid: type(paid).__name__,
 )
 def test_a_charge_says_what_it_pays_for(paid):
-    line = lines.ChargeLine(run_id="r", pays_for=paid)
+    line = lines.ChargeLine(pays_for=paid)
     assert decode(lines.StoreLine, encode(line), what="line 1") == line
 
 
@@ -100,7 +103,7 @@ def test_invariant_8_a_count_below_zero_which_would_make_a_claim_smaller_is_refu
 @pytest.mark.parametrize("epsilon", [0.0, -1.0, 701.0])
 def test_invariant_8_an_epsilon_out_of_its_range_is_refused(epsilon):
     with pytest.raises(UseError):
-        lines.Statistic(name="users", pure_epsilon=epsilon)
+        Query(id="q", name="users", pure_epsilon=epsilon)
     with pytest.raises(UseError):
         lines.ReleaseLoss(split="train", epsilon=epsilon, query_ids=(), told={})
 

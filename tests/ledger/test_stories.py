@@ -24,11 +24,12 @@ from tests.ledgers import reserve, settle
 from userdp.claims import claim
 from userdp.claims import claims as claims_module
 from userdp.claims.claims import store_claim
+from userdp.claims.conditions import Condition, ConditionKind
 from userdp.claims.lineage import Lineage
-from userdp.claims.parts import Condition, ConditionKind, Steps
 from userdp.core.errors import UseError
 from userdp.ledger import StoreLedger
 from userdp.ledger.lines import Open, Release, Score, Trial
+from userdp.ledger.parts import Steps
 from userdp.ledger.store_history import History
 
 

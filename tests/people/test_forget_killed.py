@@ -25,6 +25,7 @@ KILLS = textwrap.dedent(
     from tests.ledgers import begun
     from userdp.ledger import StoreLedger
     from userdp.ledger.lines import ChargeLine
+    from userdp.ledger.parts import of_run
     from userdp.people.erasure import forget_user
 
     life = Path(sys.argv[1])
@@ -41,7 +42,7 @@ KILLS = textwrap.dedent(
         examples = store.split("train").counts.sum()
         write_scores(life / "s.arrow", store, np.zeros(examples, np.float32))
         remember(store.path, Place.SCORES, life / "s.arrow")
-        charged = ChargeLine(run_id="plain", pays_for=None, state=store.meta.state.id)
+        charged = ChargeLine(pays_for=of_run("plain", None), state=store.meta.state.id)
         StoreLedger(store.path).append(charged)
         (life / "plain" / "model").mkdir(parents=True)
         (life / "plain" / "model" / "weights").write_text(TEXT)

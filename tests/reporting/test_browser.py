@@ -16,7 +16,8 @@ import pytest
 from tests.reporting.conftest import examples_plan, full_page, run_maker
 from tests.speed import fast_then_slow
 from userdp.claims import Condition, Lineage
-from userdp.claims.parts import ConditionKind, Query
+from userdp.claims.conditions import ConditionKind
+from userdp.ledger.parts import Query
 from userdp.reporting.facts import About, read_run, read_runs
 from userdp.reporting.page import render_report, render_summary
 

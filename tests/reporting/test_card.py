@@ -11,9 +11,10 @@ import yaml
 from tests.plans import changed_plan
 from tests.reporting.conftest import MakeRun, examples_plan, full_page
 from tests.reporting.test_page import Outline
+from userdp.claims.conditions import Condition, ConditionKind
 from userdp.claims.lineage import Lineage
-from userdp.claims.parts import Condition, ConditionKind, Query
 from userdp.core.errors import UseError
+from userdp.ledger.parts import Query
 from userdp.reporting import rendering
 from userdp.reporting.assumptions import assumptions_of
 from userdp.reporting.card import CardOptions, base_model_on_hub, render_model_card

@@ -19,11 +19,12 @@ from tests.reporting.conftest import MakeRun, examples_plan, users_plan
 from userdp import report
 from userdp.accounting.tradeoff import DeltaCurve
 from userdp.claims import Condition, Lineage, claim
-from userdp.claims.parts import ConditionKind, Query
+from userdp.claims.conditions import ConditionKind
 from userdp.claims.words import SPENT_SO_FAR
 from userdp.cli.app import run as userdp
 from userdp.core.errors import UseError
 from userdp.core.vocabulary import Adjacency, round_up
+from userdp.ledger.parts import Query
 from userdp.reporting.card import render_model_card
 from userdp.reporting.facts import About, read_run, read_runs
 from userdp.reporting.operator_part import read_operator

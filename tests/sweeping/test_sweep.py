@@ -23,9 +23,9 @@ from tests.training.toy import CONFIG, attempts, lines
 from userdp.accounting.private_selection import PoissonNumber, TruncatedNegativeBinomial
 from userdp.claims import claim
 from userdp.cli.app import run as userdp
+from userdp.core import files
 from userdp.core.codec import encode
 from userdp.core.errors import FailureError, UseError
-from userdp.core.files import exclusive
 from userdp.core.vocabulary import round_up
 from userdp.ledger import RunFolder, StoreLedger, admission
 from userdp.ledger.counter import attempts_in
@@ -259,7 +259,7 @@ def test_a_trial_that_failed_or_that_another_process_trains_is_not_left_out(
         sweep(store, out, request(store, "non-private"), trials=Trials(refuse=1))
     assert not (out / "winner").exists()
     lock = out / ".trial-001.lock"
-    others.enter_context(exclusive(lock, refusal=FailureError("held")))
+    others.enter_context(files.exclusive(lock, refusal=FailureError("held")))
     monkeypatch.setattr(runs, "_POLL", 0)
     monkeypatch.setattr(runs.time, "sleep", lambda seconds: others.close())  # it ends, unscored
     trials = Trials()

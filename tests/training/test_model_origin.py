@@ -16,11 +16,12 @@ from tests.speed import fast_then_slow
 from tests.training import toy
 from tests.training.toy import loaded, sgd, take, trained
 from userdp.claims import Lineage, claim
-from userdp.claims.parts import ConditionKind, Query
+from userdp.claims.conditions import ConditionKind
 from userdp.core.errors import UseError
 from userdp.data.ownership import first_owner_facts
 from userdp.data.sources import user_is
 from userdp.gradients import trainable_parameters
+from userdp.ledger.parts import Query
 from userdp.plans.provenance import MadeFor
 from userdp.training import model_origin as origin_module
 from userdp.training.config import PlainPlan

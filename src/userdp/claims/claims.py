@@ -12,6 +12,7 @@ from typing import Any
 from userdp.accounting.accountants import Accountant, by_dp_accounting
 from userdp.accounting.mechanisms import Mixture, NoisySteps
 from userdp.accounting.rdp import has_curve
+from userdp.claims.conditions import looks_in_one
 from userdp.claims.descent import (
     bases_of,
     followed,
@@ -21,13 +22,13 @@ from userdp.claims.descent import (
     store_conditions,
 )
 from userdp.claims.lineage import Lineage, of_parts
-from userdp.claims.parts import Query, Steps, looks_in_one
 from userdp.claims.released import require_released_files
 from userdp.claims.words import Claim, priced
 from userdp.core.errors import FailureError, UseError
 from userdp.core.vocabulary import Guarantee, delta_up, require_delta
 from userdp.ledger import Charge, History, RunRecord, StoreLedger, journal
 from userdp.ledger.lines import Store
+from userdp.ledger.parts import Query, Steps
 from userdp.ledger.run_folder import LEDGER
 from userdp.ledger.store_history import fold
 from userdp.ledger.store_ledger import PLACE
@@ -123,10 +124,7 @@ def store_claim(history: History, delta: float | None = None) -> Claim:
         unpaid = tuple(part for part in base.parts if part.id not in tunings)
         lineage += replace(base, parts=unpaid)
     lineage = lineage.among(history.id, history.ids)
-    # A total that was fixed here bounds what was charged here, and nothing of another ledger.
-    ours = all(part.id in history.ids for part in lineage.parts)
-    within = history.within if ours else ""
-    lineage = replace(lineage, within=within, conditions=looks_in_one(lineage.conditions))
+    lineage = replace(lineage, conditions=looks_in_one(lineage.conditions))
     return Claim(
         guarantee=lineage.guarantee(delta=delta),
         lineage=lineage,
@@ -169,7 +167,7 @@ def foreseen(
     own = Charge.of_next_run(plan, at=end)
     lineage = (base or Lineage()) + inherited_at(history, end if at is None else at)
     lineage = lineage.among(history.id, history.ids)
-    lineage += of_parts(parts_of(history, [own]), within=history.within)
+    lineage += of_parts(parts_of(history, [own]))
     whole = lineage.guarantee()
     told = [{"epsilon": whole.epsilon, "delta": whole.delta}, *map(priced, lineage.parts)]
     for one in told:

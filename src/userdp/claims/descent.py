@@ -13,28 +13,20 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from userdp.claims.conditions import COPIED, Condition, ConditionKind, about, among_runs, of_plan
 from userdp.claims.lineage import Lineage, lineage_from, of_parts
-from userdp.claims.parts import (
-    COPIED,
-    WITHOUT_PRIVACY,
-    Bound,
+from userdp.core.errors import UseError, UserdpError
+from userdp.ledger import Charge, History, RunRecord, StoreLedger
+from userdp.ledger.lines import Chosen
+from userdp.ledger.parts import (
     Choice,
-    Condition,
-    ConditionKind,
     Filtered,
     Part,
     Query,
     Steps,
     Unclaimed,
-    about,
-    among_runs,
-    of_plan,
 )
-from userdp.core.codec import decode
-from userdp.core.errors import UseError, UserdpError
-from userdp.ledger import Charge, History, RunRecord, StoreLedger
-from userdp.ledger.lines import Chosen, OwnPlan, Statistic
-from userdp.plans import Plan, PrivateSelection, StepRecord
+from userdp.plans import StepRecord
 
 # A store with a budget pays every line of its ledger by its filter; without one, charges add up
 # (basic composition).
@@ -73,19 +65,10 @@ def payer_of(history: History, run_id: str) -> Part | None:
 
 
 def _part_of(history: History, charge: Charge) -> Part:
-    opened, run_id = history.budget, charge.run_id
-    if opened is not None:
-        return Filtered(id=opened.run_id, filter=opened.filter, adjacency=charge.adjacency)
-    match charge.line.pays_for:
-        case Statistic(name=name, pure_epsilon=epsilon):
-            return Query(id=run_id, name=name, pure_epsilon=epsilon)
-        case PrivateSelection() as selection:
-            return Choice(id=run_id, tuning=selection)
-        case OwnPlan() as own:
-            return Bound(id=run_id, what=own.in_words, bound=own.guarantee)
-        case Plan() as plan:
-            return Steps(id=run_id, plan=plan)
-    return Unclaimed(id=run_id, why=WITHOUT_PRIVACY)
+    opened, part = history.budget, charge.part
+    if opened is None:
+        return part
+    return Filtered(id=opened.run_id, filter=opened.filter, adjacency=part.neighbours)
 
 
 def inherited(history: History, run_id: str, constants: str) -> Lineage:
@@ -123,7 +106,7 @@ def _shown_by(history: History, charges: Sequence[Charge], *conditions: Conditio
     """What was released by charges of a store's ledger, and by the bases of their models."""
     # What has no price is a look: a condition. What it was used for is the operator's to say.
     own = filter(_is_priced, parts_of(history, charges))
-    shown = of_parts(own, *conditions, within=history.within)
+    shown = of_parts(own, *conditions)
     for base in bases_of(history, charges):  # what a run here released also shows its base
         apart = tuple(one for one in base.apart if _is_priced(one.part))
         priced = of_parts(filter(_is_priced, base.parts), *base.conditions)
@@ -175,9 +158,8 @@ def store_conditions(history: History, parts: Iterable[Part]) -> tuple[Condition
     told = {COPIED} if history.copied else set()
     for charge in charges:
         looks |= history.looked_during(charge)
-        paid = charge.line.pays_for
-        for plan in paid.plans if isinstance(paid, PrivateSelection) else (charge.plan,):
-            told.update(of_plan(plan))
+        tried = charge.part.tuning.plans if isinstance(charge.part, Choice) else charge.part.plans
+        told.update(one for plan in tried for one in of_plan(plan))
     # Not those of a private selection's trials: of them the winner alone leaves, whose own line
     # says what it rests on.
     constants = {charge.line.constants for charge in charges}
@@ -197,8 +179,7 @@ def store_conditions(history: History, parts: Iterable[Part]) -> tuple[Condition
 def run_lineage(run: RunRecord) -> Lineage:
     """What the model of a run descends from, the run itself included."""
     inherited = lineage_from(run.begin.lineage, what=f"the lineage in {run.path}")
-    # The run was charged in the ledger that it inherits from, within the same total.
-    own = Lineage(parts=(_own_part(run),), within=inherited.within)
+    own = Lineage(parts=(_own_part(run),))
     conditions, since = [*of_plan(run.plan), *_chosen(run)], Lineage()
     if run.copied:
         conditions.append(COPIED)
@@ -218,7 +199,7 @@ def _chosen(run: RunRecord) -> Iterator[Condition]:
 def _own_part(run: RunRecord) -> Part:
     begin, plan = run.begin, run.plan
     if plan is None:
-        return Unclaimed(id=run.run_id, why=WITHOUT_PRIVACY)
+        return Unclaimed(id=run.run_id)
     if run.facts.get("unsafe_seeds"):
         why = "its randomness was fixed by a known seed, which anybody could repeat"
         return Unclaimed(id=run.run_id, why=why)
@@ -235,7 +216,7 @@ def _own_part(run: RunRecord) -> Part:
         why = "it is a trial of a private selection, of which only the winner claims anything"
         return Unclaimed(id=run.run_id, why=why)
     if begin.payer:
-        return decode(Part, begin.payer, what=f"what pays for the run in {run.path}")
+        return begin.payer
     if begin.won is not None:
         return Choice(id=run.run_id, tuning=begin.won)
     further = tuple(one for one in run.charges if one != run.run_id)
@@ -296,7 +277,7 @@ def _chosen_among(run: RunRecord, history: History) -> Chosen | None:
         if run.run_id in (one.run_id, one.line.again)
         or (one.at > begun and one.line.constants in grid)
     }
-    runs = [one for one in history.charges.values() if one.line.pays_for and not one.statistic]
+    runs = [one for one in history.charges.values() if not isinstance(one.part, Unclaimed | Query)]
     others = [one for one in runs if one.run_id not in ours and one.line.again not in ours]
     if not others:
         return None

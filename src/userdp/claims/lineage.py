@@ -14,19 +14,17 @@ from collections.abc import Container, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from userdp.claims.parts import (
-    WITHOUT_PRIVACY,
-    Bound,
-    Condition,
+from userdp.claims.conditions import Condition
+from userdp.core.codec import decode, encode
+from userdp.core.vocabulary import MIXED, NONE, Adjacency, Guarantee, PrivacyUnit
+from userdp.ledger.parts import (
     Part,
     PriceOfPlan,
     Steps,
     Unclaimed,
     own_price,
+    recorded,
 )
-from userdp.core.codec import decode, encode
-from userdp.core.vocabulary import MIXED, NONE, Adjacency, Guarantee, PrivacyUnit
-from userdp.ledger.lines import OwnPlan, kept_of
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,24 +47,21 @@ class Lineage:
     Args:
         parts: each once, in the order in which they were charged.
         conditions: each once.
-        within: the id of the one ledger that all parts were charged in, if a total that they stay
-            within was fixed there before the first of them; else empty.
         apart: what else it descends from, declared to concern other people.
     """
 
     parts: tuple[Part, ...] = ()
     conditions: tuple[Condition, ...] = ()
-    within: str = ""
     apart: tuple[Apart, ...] = ()
 
     @property
     def fixed(self) -> bool:
-        """Whether prices, or a total, were fixed before the first of several parts was seen.
+        """Whether the price was fixed before anything was seen: it is that of one part.
 
         The sum of prices that were chosen by what earlier ones released is no DP guarantee (Rogers
         et al. 2016, "Privacy Odometers and Filters"), and is told as what was spent so far.
         """
-        return len(self.parts) < 2 or self.within != ""
+        return len(self.parts) < 2
 
     def __add__(self, other: Lineage) -> Lineage:
         """Both: a part that both descend from counts once, in its greater price."""
@@ -74,12 +69,10 @@ class Lineage:
         for part in other.parts:
             known = parts.get(part.id)
             parts[part.id] = part if known is None else _dearer(known, part)
-        totals = {one.within for one in (self, other) if one.parts}
         apart = {(one.part.id, one.ledger): one for one in (*self.apart, *other.apart)}
         return Lineage(
             parts=tuple(parts.values()),
             conditions=tuple(sorted({*self.conditions, *other.conditions})),
-            within=next(iter(totals)) if len(totals) == 1 else "",
             apart=tuple(one for one in apart.values() if one.part.id not in parts),
         )
 
@@ -136,8 +129,7 @@ class Lineage:
     @property
     def plain(self) -> dict[str, Any]:
         """As plain values, for JSON; of a plan that only its own module reads, the price."""
-        parts = tuple(map(_readable, self.parts))
-        return dict(encode(replace(self, parts=parts)))
+        return dict(encode(replace(self, parts=tuple(map(recorded, self.parts)))))
 
 
 def lineage_from(values: Any, *, what: str) -> Lineage:
@@ -145,22 +137,10 @@ def lineage_from(values: Any, *, what: str) -> Lineage:
     return decode(Lineage, values, what=what)
 
 
-def of_parts(parts: Iterable[Part], *conditions: Condition, within: str = "") -> Lineage:
+def of_parts(parts: Iterable[Part], *conditions: Condition) -> Lineage:
     """A lineage of parts that were charged one after another."""
     whole = Lineage(conditions=conditions)
-    return sum((Lineage(parts=(part,), within=within) for part in parts), Lineage()) + whole
-
-
-def _readable(part: Part) -> Part:
-    """A part for readers without the module of its plan's sampling or noise."""
-    if not isinstance(part, Steps):
-        return part
-    match kept_of(part.plan):
-        case OwnPlan() as own:
-            return Bound(id=part.id, what=own.in_words, bound=part.guarantee())
-        case None:
-            return Unclaimed(id=part.id, why=WITHOUT_PRIVACY)
-    return part
+    return sum((Lineage(parts=(part,)) for part in parts), Lineage()) + whole
 
 
 def _dearer(one: Part, other: Part) -> Part:

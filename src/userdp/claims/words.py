@@ -8,9 +8,10 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from userdp.accounting.mechanisms import NoisySteps
+from userdp.claims.conditions import Condition, sentences
 from userdp.claims.lineage import Lineage
-from userdp.claims.parts import Condition, Part, Query, Steps, Unclaimed, sentences
 from userdp.core.vocabulary import Guarantee, delta_up, round_up
+from userdp.ledger.parts import Part, Query, Steps, Unclaimed
 from userdp.notebook import html_of
 from userdp.plans import Plan
 

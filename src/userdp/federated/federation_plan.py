@@ -18,14 +18,15 @@ from pathlib import Path
 from typing import Any, ClassVar, Self
 
 from userdp.claims import Claim
+from userdp.claims.conditions import Condition, ConditionKind
 from userdp.claims.descent import run_lineage
 from userdp.claims.lineage import Lineage
-from userdp.claims.parts import Bound, Condition, ConditionKind, Part, Unclaimed
 from userdp.core.errors import UseError
 from userdp.core.files import read_json
 from userdp.core.vocabulary import Guarantee, PrivacyUnit, require_count, require_positive
 from userdp.federated.algorithms import Declared, Unprotected, algorithm_of
 from userdp.ledger import RunRecord
+from userdp.ledger.parts import Bound, Part, Unclaimed
 from userdp.plans import Budget, Plan
 from userdp.plans.frozen_plan import Saved
 
@@ -289,5 +290,4 @@ def _besides(lineage: Lineage, run_id: str) -> Lineage:
             if part.id != run_id or isinstance(part, Unclaimed) or charged_again
         ),
         conditions=lineage.conditions,
-        within=lineage.within,
     )

@@ -1,9 +1,10 @@
 """Append-only records of what ran; every claimed ε is recomputed from them (`userdp.claims`).
 
-`lines` holds a class for each kind of line, `journal` the file that holds lines. Of the people's
-ledger `store_history` says what its lines come to, `admission` which line may follow, and
-`store_ledger` writes it, with a `counter` beside it for each run; `spending` prints it. Of a run's
-ledger `run_folder` says what it holds, and `run_ledger` writes it.
+`parts` holds what can be charged, each with its price, `lines` a class for each kind of line, and
+`journal` the file that holds lines. Of the people's ledger `store_history` says what its lines come
+to, `admission` which line may follow, and `store_ledger` writes it, with a `counter` beside it for
+each run; `spending` prints it. Of a run's ledger `run_folder` says what it holds, and `run_ledger`
+writes it.
 """
 
 from userdp.ledger.run_folder import RunFolder, RunRecord

@@ -27,6 +27,7 @@ from userdp.ledger.lines import (
     StoreLine,
     Trial,
 )
+from userdp.ledger.parts import Unclaimed
 from userdp.ledger.store_history import History, fold
 
 
@@ -116,7 +117,7 @@ def _is_end(history: History, line: Settle) -> bool:
     charge, run_id = history.charges.get(line.run_id), line.run_id
     if not _is_paid(history, run_id) or run_id in history.settled or charge is None:
         return run_id not in history.settled
-    if charge.line.pays_for is not None and line.steps > charge.steps:
+    if not isinstance(charge.part, Unclaimed) and line.steps > charge.steps:
         raise UseError(f"run {run_id} reserved {charge.steps} steps and cannot settle {line.steps}")
     if line.early and not line.whole and (why := history.why_whole(run_id)):
         raise UseError(f"run {run_id} costs its whole plan: {why}", hint="settle it again")
@@ -156,7 +157,7 @@ def _refuse_beyond(history: History, opened: RenyiFilter) -> None:
     """`UseError` if all charges, the last included, exceed what was fixed before the first."""
     path = history.path
     # What counts people in different ways does not add up to anything.
-    if len({charge.adjacency for charge in history.charges.values()}) > 1:
+    if len({charge.part.neighbours for charge in history.charges.values()}) > 1:
         raise UseError(
             f"{path} would hold charges of different adjacencies, and no total bounds their sum",
             hint="keep records of several owners in a store of their own",

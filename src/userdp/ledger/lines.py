@@ -7,17 +7,16 @@ other kinds, which `userdp.ledger.run_folder.RunRecord` reads. `Open` and `Settl
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any, ClassVar
 
 from userdp.accounting.filters import RenyiFilter
 from userdp.core.errors import UseError
-from userdp.core.vocabulary import Guarantee, require_count, require_positive
-from userdp.plans import Plan, PrivateSelection, StepRecord, Tuning
+from userdp.core.vocabulary import require_count, require_positive
+from userdp.ledger.parts import Part
+from userdp.plans import Plan, StepRecord, Tuning
 
 Plain = Mapping[str, Any]
 """A lineage or other plain values, which the rooms above decode."""
@@ -49,7 +48,7 @@ class Store(StoreLine):
         inode: of the file that was begun with it: a copy is another one.
     """
 
-    schema: ClassVar[str] = "userdp.store-ledger/7"
+    schema: ClassVar[str] = "userdp.store-ledger/8"
     kind: ClassVar[str] = "store"
 
     id: str
@@ -57,75 +56,12 @@ class Store(StoreLine):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Statistic:
-    """A number that is drawn of these people's data once, and answered (`Answer`).
-
-    Args:
-        name: what is asked; public.
-        pure_epsilon: the number is (ε, 0)-DP per user, add-or-remove; > 0, at most 700.
-    """
-
-    kind: ClassVar[str] = "statistic"
-
-    name: str
-    pure_epsilon: float
-
-    def __post_init__(self) -> None:
-        require_positive("pure_epsilon", self.pure_epsilon, at_most=700.0)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class OwnPlan:
-    """What a store's ledger keeps of a plan whose sampling or noise is somebody's own class.
-
-    Commands read a store's ledger without the module that defines the class, so that the price
-    stands here in place of the plan.
-
-    Args:
-        module: that defines the class.
-        steps: of the plan.
-        guarantee: its price.
-    """
-
-    kind: ClassVar[str] = "own-plan"
-
-    module: str
-    steps: int
-    guarantee: Guarantee
-
-    @property
-    def in_words(self) -> str:
-        """What was charged, and how its price is recomputed."""
-        return (
-            f"training by a sampling or noise of {self.module}, as recorded (import {self.module} "
-            "to recompute)"
-        )
-
-
-def kept_of(plan: Plan | None) -> Plan | OwnPlan | None:
-    """What a store's ledger keeps of a plan: itself, if every reader knows its classes.
-
-    None where the class is somebody's own and no accountant covers it, as without privacy.
-    """
-    for own in () if plan is None else (type(plan.sampling), type(plan.noise)):
-        if plan is not None and not own.__module__.startswith("userdp."):
-            if not plan.sampling.covered:
-                return None
-            # A script is imported by another process under its file's name.
-            script = own.__module__ == "__main__"
-            module = Path(inspect.getfile(own)).stem if script else own.__module__
-            return OwnPlan(module=module, steps=plan.steps, guarantee=plan.guarantee())
-    return plan
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class ChargeLine(StoreLine):
     """These people are charged, before anything is drawn or trained.
 
     Args:
-        run_id: new in the ledger: of the run, the statistic or the tuning.
         pays_for: the whole plan of a run, a statistic, or a private selection with all of its
-            trials; None for a run without privacy.
+            trials; its id is new in the ledger.
         when: the date and time in UTC.
         state: the id of the store's state, which tells whose text is covered; empty where that is
             not known.
@@ -139,8 +75,7 @@ class ChargeLine(StoreLine):
 
     kind: ClassVar[str] = "charge"
 
-    run_id: str
-    pays_for: Statistic | PrivateSelection | OwnPlan | Plan | None
+    pays_for: Part
     when: str = field(default_factory=now)
     state: str = ""
     base: Plain | None = None
@@ -148,6 +83,11 @@ class ChargeLine(StoreLine):
     constants: str = ""
     logged: bool = True
     steered: bool = False
+
+    @property
+    def run_id(self) -> str:
+        """Of the run, the statistic or the tuning."""
+        return self.pays_for.id
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -316,11 +256,11 @@ class Begin(Line):
         lineage: what the run descends from, itself left out, as plain values.
         trial: a private selection pays for this run, of which only the winner claims anything.
         tuning_id: of any other tuning that this run is a trial of.
-        payer: the filter that pays for it, as plain values; None for itself.
+        payer: the filter that pays for it; None for itself.
         won: the tuning that this run is the winner of.
     """
 
-    schema: ClassVar[str] = "userdp.ledger/7"
+    schema: ClassVar[str] = "userdp.ledger/8"
     kind: ClassVar[str] = "run"
 
     run_id: str
@@ -329,7 +269,7 @@ class Begin(Line):
     lineage: Plain
     trial: bool = False
     tuning_id: str | None = None
-    payer: Plain | None = None
+    payer: Part | None = None
     won: Tuning | None = None
 
     def __post_init__(self) -> None:

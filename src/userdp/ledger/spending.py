@@ -6,13 +6,11 @@ from bisect import bisect_left
 from dataclasses import dataclass, replace
 
 from userdp.accounting.filters import Cost, RenyiFilter
-from userdp.accounting.roots import least
 from userdp.core.vocabulary import delta_up
-from userdp.ledger.lines import OwnPlan, Statistic
+from userdp.ledger.parts import Steps
 from userdp.ledger.store_history import Charge, History
-from userdp.plans import Plan, PrivateSelection
+from userdp.plans import Plan
 
-_MOST_NOISE = 1e4
 _MOST_RUNS = 10**6
 
 
@@ -48,14 +46,10 @@ class Buys:
     Args:
         like: the last private run, in words.
         runs: more runs like it.
-        epsilon: the largest ε, by itself, of one more run of its draws, steps and δ.
-        noise_multiplier: σ of that run: the least one that still fits.
     """
 
     like: str
     runs: int
-    epsilon: float
-    noise_multiplier: float
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -111,7 +105,7 @@ def _costs(history: History, opened: RenyiFilter) -> list[Cost]:
 
 
 def _spent(history: History, charge: Charge) -> Spent:
-    price, ended, share = charge.price(), charge.settlement, None
+    price, ended, share = charge.part.guarantee(), charge.settlement, None
     if history.budget is not None:
         opened = history.budget.filter
         share = charge.cost(opened).rho / opened.capacity
@@ -129,47 +123,27 @@ def _spent(history: History, charge: Charge) -> Spent:
 
 
 def _what(charge: Charge) -> str:
-    match charge.line.pays_for:
-        case Statistic(name=name):
-            return f"DP answer: {name}"
-        case PrivateSelection() | OwnPlan() as priced:
-            return priced.in_words
-        case Plan() as plan:
-            again = ", charged again" if charge.line.again else ""
-            return f"{charge.steps} of {plan.steps} steps ({plan.algorithm}){again}"
-    return "training without privacy"
+    part = charge.part
+    if not isinstance(part, Steps):
+        return part.in_words
+    again = ", charged again" if charge.line.again else ""
+    return f"{charge.steps} of {part.plan.steps} steps ({part.plan.algorithm}){again}"
 
 
 def _buys(history: History, opened: RenyiFilter) -> Buys | None:
-    """Runs like the last private one that still fit, and the loudest single one."""
+    """How many runs like the last private one still fit."""
     plans = [one.plan for one in history.charges.values() if one.plan is not None]
     plan = next((one for one in reversed(plans) if one.sampling.covered), None)
     if plan is None:
         return None
-    before = _costs(history, opened)
+    before, one = _costs(history, opened), Charge.of_next_run(plan).cost(opened)
 
-    def fits(plan: Plan, times: int = 1) -> bool:
-        one = Charge.of_next_run(plan).cost(opened)
+    def exceeded(times: int) -> bool:
         more = Cost(rho=one.rho * times, delta=one.delta * times, steps=one.steps * times)
-        return opened.admits([*before, more])
+        return not opened.admits([*before, more])
 
-    def with_noise(multiplier: float) -> Plan:
-        return replace(plan, noise=replace(plan.noise, multiplier=multiplier))
-
-    runs = bisect_left(range(1, _MOST_RUNS + 1), True, key=lambda times: not fits(plan, times))
-    noise = least(
-        lambda multiplier: not fits(with_noise(multiplier)),
-        start=plan.noise.multiplier,
-        most=_MOST_NOISE,
-        smallest=1e-2,
-        relative=1e-4,
-    )
-    if noise is None:
-        return None
     delta = delta_up(plan.budget.target_delta)
     return Buys(
         like=f"{plan.steps} steps of {plan.sampling.words.title}, δ = {delta}",
-        runs=runs,
-        epsilon=with_noise(noise).guarantee().epsilon,
-        noise_multiplier=noise,
+        runs=bisect_left(range(1, _MOST_RUNS + 1), True, key=exceeded),
     )

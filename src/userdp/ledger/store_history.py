@@ -6,18 +6,14 @@ alone, so that nobody can say it otherwise later.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TypeVar
 
-from userdp.accounting import rdp
 from userdp.accounting.filters import Cost, RenyiFilter
-from userdp.accounting.private_selection import base_curve, selected_curve
 from userdp.core.errors import UseError
-from userdp.core.vocabulary import NONE, Adjacency, Guarantee, PrivacyUnit
 from userdp.ledger.lines import (
     Answer,
     BeginTuning,
@@ -26,18 +22,15 @@ from userdp.ledger.lines import (
     Look,
     Open,
     OpenBudget,
-    OwnPlan,
     Release,
     Score,
     Settle,
-    Statistic,
     Store,
     StoreLine,
     Trial,
-    kept_of,
 )
-from userdp.plans import Plan, PrivateSelection
-from userdp.plans.tuning import mechanism_of
+from userdp.ledger.parts import Bound, Choice, Part, Query, Steps, of_run
+from userdp.plans import Plan
 
 L = TypeVar("L", bound=StoreLine)
 
@@ -66,28 +59,32 @@ class Charge:
     @classmethod
     def of_next_run(cls, plan: Plan, at: int = 0) -> Charge:
         """What a run of ``plan`` would be charged in the line at ``at``."""
-        line = ChargeLine(run_id="the next run", pays_for=kept_of(plan))
-        return cls(line=line, at=at, fixed=at)
+        return cls(line=ChargeLine(pays_for=of_run("the next run", plan)), at=at, fixed=at)
+
+    @property
+    def part(self) -> Part:
+        """What was charged."""
+        return self.line.pays_for
 
     @property
     def run_id(self) -> str:
         """Of the run, the statistic or the tuning."""
-        return self.line.run_id
+        return self.part.id
 
     @property
     def plan(self) -> Plan | None:
         """Of a run, where every reader knows its classes."""
-        return self.line.pays_for if isinstance(self.line.pays_for, Plan) else None
+        return self.part.plan if isinstance(self.part, Steps) else None
 
     @property
-    def statistic(self) -> Statistic | None:
+    def statistic(self) -> Query | None:
         """What was asked; None of a run and of a selection."""
-        return self.line.pays_for if isinstance(self.line.pays_for, Statistic) else None
+        return self.part if isinstance(self.part, Query) else None
 
     @property
     def is_run(self) -> bool:
         """Whether it is a run's, and neither a statistic's nor a selection's."""
-        return not isinstance(self.line.pays_for, Statistic | PrivateSelection)
+        return not isinstance(self.part, Query | Choice)
 
     @property
     def settled(self) -> bool:
@@ -99,14 +96,10 @@ class Charge:
         """Steps that were charged; 0 of a statistic and of a selection, which is one charge."""
         if self.settlement is not None:
             return self.settlement.steps
-        plan = self.line.pays_for
-        return plan.steps if isinstance(plan, Plan | OwnPlan) else 0
-
-    @property
-    def stopped(self) -> int | None:
-        """The attempts of a run that was settled early, where only these count against a filter."""
-        ended = self.settlement
-        return ended.steps if ended is not None and ended.early and not ended.whole else None
+        match self.part:
+            case Steps(plan=run) | (Bound() as run):
+                return run.steps
+        return 0
 
     @property
     def shows_losses(self) -> bool:
@@ -114,58 +107,14 @@ class Charge:
         return self.line.logged and self.statistic is None
 
     @property
-    def adjacency(self) -> Adjacency:
-        """Which neighbours it is about."""
-        match self.line.pays_for:
-            case Plan() as plan:
-                return plan.sampling.adjacency
-            case OwnPlan() as own:
-                return own.guarantee.adjacency
-        return Adjacency.ADD_OR_REMOVE
-
-    def price(self) -> Guarantee:
-        """Its (ε, δ) by itself; ε is infinite of a run without privacy."""
-        match self.line.pays_for:
-            case Plan() | PrivateSelection() as priced:
-                return priced.guarantee()
-            case OwnPlan() as own:
-                return own.guarantee
-        asked = self.statistic
-        return Guarantee(
-            epsilon=math.inf if asked is None else asked.pure_epsilon,
-            delta=0.0,
-            unit=PrivacyUnit.USER,
-            adjacency=Adjacency.ADD_OR_REMOVE,
-            sampling=NONE,
-            accountant="none" if asked is None else "pure",
-        )
+    def stopped(self) -> int | None:
+        """The attempts of a run that was settled early, where only these count against a filter."""
+        ended = self.settlement
+        return ended.steps if ended is not None and ended.early and not ended.whole else None
 
     def cost(self, opened: RenyiFilter) -> Cost:
-        """What it takes from a filter; infinite where nothing bounds it."""
-        match self.line.pays_for:
-            case Statistic() as asked:
-                return opened.of_query(asked.pure_epsilon)
-            case PrivateSelection() as selection:
-                return _cost_of_selection(selection, opened)
-            case Plan() as plan if plan.sampling.covered:
-                cost = opened.of_steps(plan.mechanism, steps=self.stopped)
-                if cost is not None:
-                    return cost
-        price = self.price()
-        if math.isinf(price.epsilon):
-            return Cost(rho=math.inf)
-        return opened.of_guarantee(price.epsilon, price.delta)
-
-
-def _cost_of_selection(selection: PrivateSelection, opened: RenyiFilter) -> Cost:
-    curve = base_curve(
-        [mechanism_of(plan) for plan in selection.plans],
-        score_epsilon=selection.score_epsilon,
-        orders=sorted({*rdp.ORDERS, opened.order}),
-    )
-    rho = selected_curve(curve, selection.repetitions)[opened.order]
-    most = max(plan.steps for plan in selection.plans)
-    return Cost(rho=rho, steps=selection.repetitions.mean * most)
+        """What it takes from a filter."""
+        return self.part.cost(opened, steps=self.stopped)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -249,11 +198,6 @@ class History:
     def total_delta(self) -> float:
         """δ of the budget; 0 without one."""
         return 0.0 if self.budget is None else self.budget.filter.delta
-
-    @property
-    def within(self) -> str:
-        """The ledger's id if a budget was opened in it, that all its charges stay within."""
-        return "" if self.budget is None else self.id
 
     def charge(self, run_id: str) -> Charge:
         """The charge of that id; `UseError` if there is none."""

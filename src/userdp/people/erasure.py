@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from userdp.claims.descent import run_lineage
-from userdp.claims.parts import Unclaimed
 from userdp.core.errors import FailureError, UseError
 from userdp.core.stages import NoProgress, Progress
 from userdp.data.example_scores import is_scores
@@ -21,6 +20,7 @@ from userdp.data.user_store import UserStore
 from userdp.data.writer import erase_user
 from userdp.ledger import StoreLedger
 from userdp.ledger.counter import open_charges
+from userdp.ledger.parts import Unclaimed
 from userdp.ledger.run_folder import LEDGER, RunFolder, RunRecord
 from userdp.ledger.store_history import History
 from userdp.people.statements import Statement, statement_for

@@ -30,7 +30,8 @@ from userdp.data.meta import StoreMeta
 from userdp.data.splits import Split
 from userdp.data.user_store import UserStore
 from userdp.ledger import StoreLedger
-from userdp.ledger.lines import Answer, ChargeLine, Statistic
+from userdp.ledger.lines import Answer, ChargeLine
+from userdp.ledger.parts import Query
 from userdp.plans.provenance import Release
 
 DEFAULT_STATISTICS = ("users", "examples", "median")
@@ -122,8 +123,8 @@ def charge(
     ledger, base = StoreLedger(store.path), of.plain if of else None
     ids = tuple(f"query-{secrets.token_hex(8)}" for _ in prices)
     for query_id, (name, epsilon) in zip(ids, prices, strict=True):
-        asked, state = Statistic(name=name, pure_epsilon=epsilon), store.meta.state.id
-        ledger.append(ChargeLine(run_id=query_id, pays_for=asked, base=base, state=state))
+        asked, state = Query(id=query_id, name=name, pure_epsilon=epsilon), store.meta.state.id
+        ledger.append(ChargeLine(pays_for=asked, base=base, state=state))
     return ids
 
 

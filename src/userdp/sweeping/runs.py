@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from userdp.claims import claim
+from userdp.claims.conditions import Condition, ConditionKind
 from userdp.claims.descent import inherited_at, parts_of, run_lineage
 from userdp.claims.lineage import Lineage, lineage_from, of_parts
-from userdp.claims.parts import Condition, ConditionKind
 from userdp.core import files
 from userdp.core.codec import encode
 from userdp.core.errors import FailureError, UseError
@@ -28,6 +28,7 @@ from userdp.core.stages import NoProgress, Progress
 from userdp.data.integrity import require_intact
 from userdp.data.user_store import UserStore
 from userdp.ledger import RunFolder, RunRecord, StoreLedger, lines
+from userdp.ledger.parts import Choice
 from userdp.ledger.store_ledger import new_id
 from userdp.plans import PrivateSelection
 from userdp.sweeping.request import Candidate, SweepRequest, TuningMode
@@ -207,7 +208,7 @@ class _Sweep:
         ids = sorted(new_id() for _ in range(request.tuning.repetitions.draw()))
         slots = {one: secrets.choice([*candidates]) for one in ids}
         charged = lines.ChargeLine(
-            run_id=sweep_id, pays_for=request.tuning, state=self.store.meta.state.id
+            pays_for=Choice(id=sweep_id, tuning=request.tuning), state=self.store.meta.state.id
         )
         history = ledger.append(replace(begun, slots=slots), charged)
         slots = dict(history.tunings[sweep_id][1].slots)  # those of the first time

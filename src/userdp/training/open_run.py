@@ -29,9 +29,9 @@ from typing import Any
 import torch
 from torch import nn
 
+from userdp.claims.conditions import COPIED, ConditionKind, about
 from userdp.claims.descent import charged_since, inherited, payer_of, run_lineage
 from userdp.claims.lineage import Lineage, lineage_from
-from userdp.claims.parts import COPIED, ConditionKind, about
 from userdp.claims.released import bound_files
 from userdp.claims.weights import digest_of, known_of
 from userdp.core import files
@@ -44,7 +44,8 @@ from userdp.data.store_folder import Place, remember
 from userdp.data.user_store import UserStore
 from userdp.gradients import Loss, causal_lm_loss
 from userdp.ledger import RunFolder, RunLedger, RunRecord, StoreLedger
-from userdp.ledger.lines import Begin, ChargeLine, Finish, Open, Release, Settle, Trial, kept_of
+from userdp.ledger.lines import Begin, ChargeLine, Finish, Open, Release, Settle, Trial
+from userdp.ledger.parts import of_run
 from userdp.ledger.run_folder import Resume, train_toml
 from userdp.ledger.store_history import History
 from userdp.ledger.store_ledger import new_id
@@ -276,7 +277,6 @@ class OpenRun:
         own = history.charges.get(self.run_id)
         if own is not None and own.line.base:  # what was known before a kill stays known
             origin += lineage_from(own.line.base, what=f"the base of {self.run_id}")
-        payer = payer_of(history, charge)
         facts = {
             **of.facts,
             "userdp": __version__,
@@ -292,7 +292,7 @@ class OpenRun:
             lineage=origin.among(history.id, history.ids).plain,
             trial=of.slot is not None,
             tuning_id=None if of.slot else history.tuning_of(self.constants),
-            payer=None if payer is None else encode(payer),
+            payer=payer_of(history, charge),
         )
         return RunLedger.create(self.folder.ledger, begin)
 
@@ -317,8 +317,7 @@ class OpenRun:
             priced = None if of.options.unsafe_seeds else plan
             append(
                 ChargeLine(
-                    run_id=charge,
-                    pays_for=kept_of(priced),
+                    pays_for=of_run(charge, priced),
                     again=None if charge == self.run_id else self.run_id,
                     base=base,
                     constants=self.constants,

@@ -14,11 +14,11 @@ import pytest
 from tests.data.corpora import write_jsonl
 from tests.words import write_tokenizer
 from userdp.claims.lineage import Lineage
-from userdp.claims.parts import Query
 from userdp.data.pipeline import append_records, prepare_store
 from userdp.data.sources import SourceOptions, open_source
 from userdp.data.sources.input_files import GENERATED
 from userdp.data.tokenize import StoreTokenizer
+from userdp.ledger.parts import Query
 
 MODEL = "userdp 1"
 PLAIN = pa.table({"user": ["ana", "ben"], "text": ["w1 w2", "w3"]})

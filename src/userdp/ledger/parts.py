@@ -1,0 +1,283 @@
+"""The parts of which ledgers and claims are made: what was released, each with its price.
+
+A line of a store's ledger charges these people for one part, and a claim adds parts up
+(`userdp.claims.lineage`). A part is data: ledgers and exports hold it under its ``kind``.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import ClassVar, TypeAlias
+
+from userdp.accounting import rdp
+from userdp.accounting.filters import ACCOUNTANT as FILTER
+from userdp.accounting.filters import Cost, RenyiFilter
+from userdp.accounting.private_selection import base_curve, selected_curve
+from userdp.core.vocabulary import (
+    MIXED,
+    NONE,
+    Adjacency,
+    Guarantee,
+    PrivacyUnit,
+    require_positive,
+)
+from userdp.plans import FixedGrid, Plan, PrivateSelection, Tuning
+from userdp.plans.tuning import mechanism_of
+from userdp.sampling import PoissonUsers
+
+PriceOfPlan: TypeAlias = Callable[[Plan, float | None], Guarantee]
+"""What all steps of a plan cost at a δ, or at the plan's own: the plan's own accountant says, or
+another one that is asked for a second opinion."""
+
+
+def own_price(plan: Plan, delta: float | None) -> Guarantee:
+    """By the plan's own accountant."""
+    return plan.guarantee(delta=delta)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Part:
+    """One thing that was released of people's text: one of the classes below, which hold data.
+
+    Args:
+        id: random, from the ledger that it was charged in.
+    """
+
+    kind: ClassVar[str]
+
+    id: str
+
+    @property
+    def in_words(self) -> str:
+        """What it is."""
+        match self:
+            case Steps(plan=plan):
+                again = f", charged {self.charges} times" if self.further else ""
+                return f"training ({plan.algorithm}, {plan.steps} steps{again})"
+            case Choice(tuning=tuning):
+                return tuning.in_words
+            case Query(name=name):
+                return f"DP answer: {name}"
+            case Filtered(filter=opened):
+                return (
+                    "a budget that was fixed before its first use, all of it (Rényi filter of "
+                    f"order {opened.order:g})"
+                )
+            case Bound(what=words) | Unclaimed(why=words):
+                return words
+        raise NotImplementedError
+
+    @property
+    def has_delta(self) -> bool:
+        """Whether a δ may be chosen for it."""
+        return isinstance(self, Steps | Choice)
+
+    @property
+    def plans(self) -> tuple[Plan, ...]:
+        """The plans whose prices add up to its own; none where it is not made of such."""
+        match self:
+            case Steps(plan=plan):
+                return (plan,)
+            case Choice(tuning=FixedGrid(plans=plans)):
+                return plans
+        return ()
+
+    @property
+    def neighbours(self) -> Adjacency:
+        """The adjacency of its price."""
+        match self:
+            case Steps(plan=plan):
+                return plan.sampling.adjacency
+            case Bound(bound=bound):
+                return bound.adjacency
+        return Adjacency.ADD_OR_REMOVE
+
+    def guarantee(self, *, delta: float | None = None, price: PriceOfPlan = own_price) -> Guarantee:
+        """Its claim, at its own δ by default; ε is infinite where it has none."""
+        match self:
+            case Steps(plan=plan, charges=charges):
+                once = price(plan, None if delta is None else delta / charges)
+                in_all = min(once.delta * charges, math.nextafter(1.0, 0.0))
+                return replace(once, epsilon=once.epsilon * charges, delta=in_all)
+            case Choice(tuning=FixedGrid() as grid):
+                return grid.guarantee(delta=delta, price=price)
+            case Choice(tuning=declared):
+                return declared.guarantee(delta=delta)
+            case Query(pure_epsilon=epsilon):  # every user is asked: q = 1
+                return _per_user(epsilon, 0.0, sampling=PoissonUsers.kind, accountant="pure")
+            case Filtered(filter=opened):
+                total = _per_user(opened.epsilon, opened.delta, sampling=MIXED, accountant=FILTER)
+                return replace(total, adjacency=self.adjacency)
+            case Bound(bound=bound):
+                return bound
+        return _per_user(math.inf, delta or 0.0, sampling=NONE, accountant="none")
+
+    def cost(self, opened: RenyiFilter, *, steps: int | None = None) -> Cost:
+        """What it takes from a filter; infinite where nothing bounds it.
+
+        Args:
+            opened: the filter.
+            steps: of a run that was stopped, where only these count; all of them by default.
+        """
+        match self:
+            case Query(pure_epsilon=epsilon):
+                return opened.of_query(epsilon)
+            case Choice(tuning=PrivateSelection() as selection):
+                return _cost_of_selection(selection, opened)
+            case Steps(plan=plan) if plan.sampling.covered:
+                cost = opened.of_steps(plan.mechanism, steps=steps)
+                if cost is not None:
+                    return cost
+        own = self.guarantee()
+        if math.isinf(own.epsilon):
+            return Cost(rho=math.inf)
+        return opened.of_guarantee(own.epsilon, own.delta)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Steps(Part):
+    """The noisy steps of one run: all that its plan allows, whether or not they ran.
+
+    When a run stopped may have been chosen by what its steps released, and ε of a number of steps
+    that the outputs chose bounds nothing.
+
+    Args:
+        plan: of the run.
+        further: ids of further charges of the whole plan: of a run that went on from a copy, or
+            from a folder that could not be told from one. The charges compose by addition.
+    """
+
+    kind: ClassVar[str] = "run"
+
+    plan: Plan
+    further: tuple[str, ...] = ()
+
+    @property
+    def charges(self) -> int:
+        """How often the whole plan was charged."""
+        return 1 + len(self.further)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Choice(Part):
+    """The best of several runs, chosen by DP scores: all that was tried is in its price."""
+
+    kind: ClassVar[str] = "choice"
+
+    tuning: Tuning
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Query(Part):
+    """A statistic of these people's data, drawn once.
+
+    Args:
+        name: what was asked; public.
+        pure_epsilon: it is (ε, 0)-DP per user, add-or-remove; > 0, at most 700.
+    """
+
+    kind: ClassVar[str] = "query"
+
+    name: str
+    pure_epsilon: float
+
+    def __post_init__(self) -> None:
+        require_positive("pure_epsilon", self.pure_epsilon, at_most=700.0)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Bound(Part):
+    """A guarantee with a finite ε that was computed elsewhere, such as that of a federation's plan.
+
+    Args:
+        what: it is of, in words.
+        bound: the guarantee.
+        steps: of a run whose plan only its own module reads; else 0.
+    """
+
+    kind: ClassVar[str] = "bound"
+
+    what: str
+    bound: Guarantee
+    steps: int = 0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Filtered(Part):
+    """All that a filter admits, however much of it was spent: its δ is fixed, as its ε is.
+
+    Args:
+        filter: total and order, fixed before the first use.
+        adjacency: of what it was charged with.
+    """
+
+    kind: ClassVar[str] = "filter"
+
+    filter: RenyiFilter
+    adjacency: Adjacency = Adjacency.ADD_OR_REMOVE
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Unclaimed(Part):
+    """Something that has no ε: of a model that descends from it nothing is claimed.
+
+    Args:
+        why: in words, as a clause.
+    """
+
+    kind: ClassVar[str] = "unclaimed"
+
+    why: str = "people's text was trained on without privacy"
+
+
+def _cost_of_selection(selection: PrivateSelection, opened: RenyiFilter) -> Cost:
+    curve = base_curve(
+        [mechanism_of(plan) for plan in selection.plans],
+        score_epsilon=selection.score_epsilon,
+        orders=sorted({*rdp.ORDERS, opened.order}),
+    )
+    rho = selected_curve(curve, selection.repetitions)[opened.order]
+    most = max(plan.steps for plan in selection.plans)
+    return Cost(rho=rho, steps=selection.repetitions.mean * most)
+
+
+def _per_user(epsilon: float, delta: float, *, sampling: str, accountant: str) -> Guarantee:
+    return Guarantee(
+        epsilon=epsilon,
+        delta=delta,
+        unit=PrivacyUnit.USER,
+        adjacency=Adjacency.ADD_OR_REMOVE,
+        sampling=sampling,
+        accountant=accountant,
+    )
+
+
+def of_run(run_id: str, plan: Plan | None) -> Part:
+    """What a run is charged for as a whole; without a plan it has no privacy."""
+    return Unclaimed(id=run_id) if plan is None else recorded(Steps(id=run_id, plan=plan))
+
+
+def recorded(part: Part) -> Part:
+    """A part as every reader can decode it.
+
+    Of a plan whose sampling or noise is somebody's own class, the price is recorded in its place;
+    of one that no accountant covers there is none, as without privacy.
+    """
+    plan = part.plan if isinstance(part, Steps) else None
+    for own in () if plan is None else (type(plan.sampling), type(plan.noise)):
+        if plan is not None and not own.__module__.startswith("userdp."):
+            if not plan.sampling.covered:
+                return Unclaimed(id=part.id)
+            # A script is imported by another process under its file's name.
+            script = own.__module__ == "__main__"
+            module = Path(inspect.getfile(own)).stem if script else own.__module__
+            what = (
+                f"training by a sampling or noise of {module}, as recorded (import {module} to "
+                "recompute)"
+            )
+            return Bound(id=part.id, what=what, bound=part.guarantee(), steps=plan.steps)
+    return part
