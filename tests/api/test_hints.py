@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import userdp
+from userdp.cli.parsing import NAMES, sections_of
 from userdp.core.hints import in_python
 
 SOURCE = Path(userdp.__file__).parent
@@ -42,3 +43,10 @@ def test_no_message_names_an_option_in_python():
     shell = re.compile(r"`?(userdp|torchrun|pip|python)\b.*")  # a command that is no function
     left = [text for text in told if "--" in shell.sub("", text)]
     assert left == []
+
+
+def test_a_setting_of_every_section_becomes_an_argument():
+    sections = {section for name in NAMES for section in sections_of(name)}
+    assert {"plan", "learning", "measure"} < sections
+    for section in sections:
+        assert in_python(f"use --set {section}.field=1") == "use field=1"

@@ -113,8 +113,8 @@ def plan(
         and who.source is Provenance.DP_RELEASE,
     })  # fmt: skip
     if measures:
-        how = {"population": goals.get("population"), "device": device}
-        norms = _measured(path, who, config, progress, **how)
+        declared = goals.get("population") if who.source is Provenance.DP_RELEASE else None
+        norms = _measured(path, who, config, progress, population=declared, device=device)
     elif norms is not None and not isinstance(norms, GradientNorms):
         norms = GradientNorms.load(Path(norms))
     if norms_out is not None and norms is not None:
@@ -178,7 +178,6 @@ def _measured(
             "the norms of measure.source=non-private are exact numbers of the training users; no "
             "epsilon covers what is chosen by them."
         )
-    how = how if who.source is Provenance.DP_RELEASE else {**how, "population": None}
     left = "before its end: no norms were kept, and what was charged stays charged"
     with told(left, resume=False), shown(progress) as bar:
         return probe_store(UserStore.open(store), config, who, progress=bar, **how)
