@@ -18,10 +18,12 @@ from userdp.claims.descent import inherited
 from userdp.ledger import History, StoreLedger
 from userdp.ledger.lines import BeginTuning, Declare, OpenBudget, Release
 from userdp.plans import PrivateSelection
-from userdp.plans.provenance import NonPrivateLook
+from userdp.plans.provenance import Origin, Provenance
 
 PLAN = uls_plan()
-MEASURED = replace(PLAN, origins={"steps": NonPrivateLook(what="gradient norms")})
+MEASURED = replace(
+    PLAN, origins={"steps": Origin(source=Provenance.NON_PRIVATE, statistic="gradient norms")}
+)
 PRICE = PLAN.guarantee()
 FILTER = RenyiFilter.opened(epsilon=8.0, delta=1e-5)
 LAW = TruncatedNegativeBinomial.of_mean(5, eta=0.0)

@@ -17,7 +17,7 @@ from userdp.ledger.parts import Query
 from userdp.ledger.run_ledger import write_winner
 from userdp.noise.gaussian import NoiseSampler
 from userdp.plans import FixedGrid, PrivateSelection, StepRecord
-from userdp.plans.provenance import NonPrivateLook
+from userdp.plans.provenance import Origin, Provenance
 
 
 @pytest.mark.pitfall(number=39)
@@ -220,7 +220,7 @@ def test_invariant_13_a_run_claims_what_it_descends_from_besides_its_own_steps(t
 
 
 def test_invariant_13_a_plan_that_rests_on_exact_numbers_is_a_condition(tmp_path):
-    origins = {"l2_clip_norm": NonPrivateLook(what="gradient norms")}
+    origins = {"l2_clip_norm": Origin(source=Provenance.NON_PRIVATE, statistic="gradient norms")}
     plan = dataclasses.replace(uls_plan(), origins=origins)
     (condition,) = claim(run_with(tmp_path / "run", plan, plan.steps)).conditions
     assert condition.kind is ConditionKind.PLAN

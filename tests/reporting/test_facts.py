@@ -16,7 +16,7 @@ from userdp.core.errors import UseError
 from userdp.core.vocabulary import round_up
 from userdp.ledger import StoreLedger
 from userdp.noise.gaussian import FLOATING_POINT_ASSUMPTION, NoiseSampler
-from userdp.plans.provenance import LedgerLine, NonPrivateLook
+from userdp.plans.provenance import Origin, Provenance
 from userdp.reporting.assumptions import Grade, assumptions_of
 from userdp.reporting.facts import read_run, read_runs, read_store_total
 from userdp.reporting.page import MOST_TOLD, render_report
@@ -78,15 +78,15 @@ def test_a_name_of_a_base_model_says_what_it_is_worth(make_run: MakeRun, noted, 
 
 
 @pytest.mark.parametrize(
-    ("origin", "name"),
+    ("source", "name"),
     [
         (None, "declared population"),
-        (LedgerLine(what="users", line="q"), "DP releases in the store's ledger"),
-        (NonPrivateLook(what="users"), "non-private statistics"),
+        (Provenance.DP_RELEASE, "DP releases in the store's ledger"),
+        (Provenance.NON_PRIVATE, "non-private statistics"),
     ],
 )
-def test_only_a_number_of_the_operators_own_is_called_declared(make_run, origin, name) -> None:
-    origins = {"population": origin} if origin else {}
+def test_only_a_number_of_the_operators_own_is_called_declared(make_run, source, name) -> None:
+    origins = {"population": Origin(source=source, statistic="users")} if source else {}
     run = read_run(make_run(plan=replace(users_plan(), origins=origins)))
     (row,) = [row for row in run.constants.rows if "population" in row[0]]
     assert name in row[0]

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from userdp.plans import Plan
-from userdp.plans.provenance import NonPrivateLook
 
 
 @cache
@@ -72,7 +71,7 @@ def about(kind: ConditionKind, names: Iterable[str]) -> tuple[Condition, ...]:
 def of_plan(plan: Plan | None) -> tuple[Condition, ...]:
     """What a plan itself says of where its constants come from."""
     origins = {} if plan is None else plan.origins
-    looks = [one.what for one in origins.values() if isinstance(one, NonPrivateLook)]
+    looks = [one.statistic for one in origins.values() if one.exact]
     return about(ConditionKind.PLAN, looks)
 
 

@@ -5,18 +5,17 @@ The sampler and the accounted mechanism (`Plan.mechanism`) are both built from t
 """
 
 from userdp.plans.frozen_plan import Budget, Plan, StepRecord
-from userdp.plans.provenance import LedgerLine, MadeFor, NonPrivateLook, Origin
+from userdp.plans.provenance import MadeFor, Origin, Provenance
 from userdp.plans.tuning import FixedGrid, PrivateSelection, Tuning
 
 __all__ = [
     "Budget",
     "FixedGrid",
-    "LedgerLine",
     "MadeFor",
-    "NonPrivateLook",
     "Origin",
     "Plan",
     "PrivateSelection",
+    "Provenance",
     "StepRecord",
     "Tuning",
 ]

@@ -100,7 +100,7 @@ class Plan(Saved):
         ValueError: a field is out of its range (NaN included), or fits no other.
     """
 
-    schema: ClassVar[str] = "userdp.plan/6"
+    schema: ClassVar[str] = "userdp.plan/7"
     what: ClassVar[str] = "plan"
 
     sampling: Sampling

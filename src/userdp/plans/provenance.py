@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import ClassVar
 
 
 class Provenance(StrEnum):
@@ -64,42 +63,23 @@ class Release:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class LedgerLine:
-    """A DP release: a line of the store's ledger, which says its price.
+class Origin:
+    """The statistic of people's text that a constant of a plan was taken from.
 
     Args:
-        what: the statistic, in words.
-        line: its id in the ledger.
+        source: whose text it was, and whether the number is exact.
+        statistic: in words.
+        ledger_line: the id of a DP release in the store's ledger, which says its price.
     """
 
-    kind: ClassVar[str] = "ledger-line"
-    basis: ClassVar[str] = "DP releases in the store's ledger"
-
-    what: str
-    line: str
-
-
-_EXACT = ("non-private statistics", "statistics of held-out users")
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class NonPrivateLook:
-    """An exact number of people's text: the claim covers no choice that was made by it.
-
-    Args:
-        what: the statistic, in words.
-        held_out: the number is that of held-out people, whom the claim of the training does not
-            cover.
-    """
-
-    kind: ClassVar[str] = "non-private-look"
-
-    what: str
-    held_out: bool = False
+    source: Provenance
+    statistic: str
+    ledger_line: str | None = None
 
     @property
-    def basis(self) -> str:
-        return _EXACT[self.held_out]
+    def exact(self) -> bool:
+        """Whether it is an exact number: the claim covers no choice that was made by it."""
+        return self.source is not Provenance.DP_RELEASE
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -117,8 +97,14 @@ class MadeFor:
     adapters: str | None = None
 
 
-Origin = LedgerLine | NonPrivateLook
 Origins = Mapping[str, Origin]
+
+_SOURCES = {
+    Provenance.NON_PRIVATE: "non-private statistics",
+    Provenance.HELD_OUT: "statistics of held-out users",
+    Provenance.DP_RELEASE: "DP releases in the store's ledger",
+}
+"""The sources of statistics of people's text, in words, the least covered first."""
 
 _FIELDS = {
     "population examples": "population.examples",
@@ -131,26 +117,28 @@ _FIELDS = {
 
 def origins_of(constants: Iterable[Constant]) -> dict[str, Origin]:
     """The origins of a plan's constants, by field; declared and public constants have none."""
-    origins: dict[str, Origin] = {}
-    for one in constants:
-        place = _FIELDS.get(one.name, one.name)
-        if one.origin is Provenance.DP_RELEASE:
-            origins[place] = LedgerLine(what=one.name, line=one.query_id or "unknown")
-        elif one.origin in (Provenance.NON_PRIVATE, Provenance.HELD_OUT):
-            held_out = one.origin is Provenance.HELD_OUT
-            origins[place] = NonPrivateLook(what=one.name, held_out=held_out)
-    return origins
+    return {
+        _FIELDS.get(one.name, one.name): Origin(
+            source=one.origin, statistic=one.name, ledger_line=one.query_id
+        )
+        for one in constants
+        if one.origin in _SOURCES
+    }
 
 
 def uncovered(origins: Origins) -> bool:
     """Whether the plan rests on an exact number of people's text."""
-    return any(isinstance(origin, NonPrivateLook) for origin in origins.values())
+    return any(origin.exact for origin in origins.values())
 
 
 def in_words(origins: Origins) -> str:
     """The statistics from which a plan's constants were taken, the least covered first."""
-    groups: dict[str, dict[str, None]] = {basis: {} for basis in (*_EXACT, LedgerLine.basis)}
-    for name in sorted(origins):  # in one order, before and after a file
-        groups[origins[name].basis][origins[name].what] = None
-    said = [f"{basis}: {', '.join(what)}" for basis, what in groups.items() if what]
+    said = []
+    for source, words in _SOURCES.items():
+        # In one order, before and after a file; each statistic once.
+        taken = [
+            origins[name].statistic for name in sorted(origins) if origins[name].source is source
+        ]
+        if taken:
+            said.append(f"{words}: {', '.join(dict.fromkeys(taken))}")
     return "; ".join(said) or "declared constants and public statistics"
