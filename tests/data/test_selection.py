@@ -1,4 +1,4 @@
-"""ELS selection: at most G per user, fixed, a function of that user alone."""
+"""Selection: at most G examples of each user, a function of only that user, by any strategy."""
 
 from __future__ import annotations
 
@@ -11,8 +11,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import chisquare
 
-from userdp.data.selection import permute, select_once
+from tests.data.corpora import corpus, prepared
+from tests.data.test_store import write
+from tests.modes import made_with, open_to_others
+from userdp.core.errors import UseError
+from userdp.data import selection as selections
+from userdp.data.arrow_files import members_of
+from userdp.data.example_scores import read_scores, write_scores
+from userdp.data.selection import Strategy, draw_rows, permute, select_once
 from userdp.data.user_ids import user_hash
+
+G = 3
+FIXED = [strategy for strategy in Strategy if not strategy.per_step_only]
 
 
 @dataclass(frozen=True)
@@ -100,3 +110,154 @@ def test_a_rank_out_of_range_is_refused(user, rank):
 def test_a_group_size_out_of_range_is_refused(group_size):
     with pytest.raises(ValueError, match="group_size"):
         select_once(users([3]), group_size)
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    return prepared(corpus(30, seed=2), tmp_path_factory.mktemp("s") / "store")
+
+
+@pytest.fixture(scope="module")
+def split(store):
+    return store.split("train")
+
+
+@pytest.fixture(scope="module")
+def scores(split):
+    return np.random.default_rng(0).lognormal(size=split.counts.sum()).astype(np.float32)
+
+
+def user_tokens(split, user) -> list[int]:
+    count = int(split.counts[user])
+    return split.gather([user] * count, range(count)).tokens.tolist()
+
+
+@pytest.mark.parametrize("strategy", FIXED)
+def test_the_chosen_examples_are_the_best_by_plain_sorting(split, scores, strategy, monkeypatch):
+    monkeypatch.setattr(selections, "_BLOCK", 7)
+    counts, selection = select_once(split, G, strategy=strategy, scores=scores)
+    first = np.cumsum(split.counts) - split.counts
+    for user, count in enumerate(split.counts.tolist()):
+        chosen = selection.map([user] * counts[user], range(counts[user])).tolist()
+        assert len(set(chosen)) == len(chosen) == min(count, G)
+        lengths = split.lengths([user] * count, range(count))
+        mine = scores[first[user] : first[user] + count]
+        keys = {
+            Strategy.LONGEST: -lengths, Strategy.SHORTEST: lengths,
+            Strategy.HIGHEST_PERPLEXITY: -mine, Strategy.LOWEST_PERPLEXITY: mine,
+        }.get(strategy)  # fmt: skip
+        if keys is not None:
+            assert sorted(keys[chosen].tolist()) == sorted(keys.tolist())[:G]
+
+
+@pytest.mark.parametrize("strategy", FIXED)
+def test_invariant_11_a_users_choice_does_not_depend_on_the_others(tmp_path, strategy):
+    texts = corpus(12, seed=4)
+    rest = {user: held for user, held in texts.items() if user != min(texts)}
+
+    def chosen(name, held):
+        store = prepared(held, tmp_path / name)
+        part = store.split("train")
+        score = split_scores(part)
+        counts, selection = select_once(part, 2, strategy=strategy, scores=score)
+        ids = store.user_ids()
+        return {
+            ids[part.rows[u]]: selection.map([u] * counts[u], range(counts[u])).tolist()
+            for u in range(len(counts))
+        }
+
+    everybody, without = chosen("all", texts), chosen("rest", rest)
+    assert all(everybody[user] == without[user] for user in without)
+
+
+def split_scores(split):
+    """A score that follows from an example's own tokens."""
+    rows = split.gather(*members_of(split.counts))
+    return np.array([rows.row(r).sum() % 97 for r in range(len(rows))], dtype=np.float32)
+
+
+def test_invariant_11_ties_broken_by_a_users_index_are_caught(tmp_path, monkeypatch):
+    """The twin: with index keys, another user's presence changes who wins a tie."""
+    texts = {b"u%02d" % n: [f"text {k}" for k in range(9)] for n in range(8)}
+
+    def shown(name, held):
+        part = prepared(held, tmp_path / name, held_out_users=0, held_out_examples=0).split("train")
+        index = np.arange(len(part.counts), dtype=np.uint64)
+        part.user_hashes = np.stack([index, index], axis=1)
+        counts, selection = select_once(part, 2, strategy=Strategy.LONGEST)
+        return [selection.map([u] * 2, range(2)).tolist() for u in range(len(counts))]
+
+    rest = {user: held for user, held in texts.items() if user != b"u00"}
+    assert shown("all", texts)[1:] != shown("rest", rest)
+
+
+def drawn(split, users, strategy, size, seed=0):
+    generator = np.random.default_rng(seed)
+    return draw_rows(split, users, generator, strategy=strategy, group_size=size, seq_len=8)
+
+
+@pytest.mark.parametrize("strategy", [Strategy.RANDOM_CHUNK, Strategy.RESAMPLED])
+def test_a_selector_gives_each_user_at_most_g_rows_of_its_own(split, strategy):
+    users = np.array([5, 0, 9, 3])
+    rows, offsets = drawn(split, users, strategy, G, seed=1)
+    assert len(offsets) == 5
+    assert offsets[-1] == len(rows)
+    for k, user in enumerate(users):
+        own = "".join(map(chr, user_tokens(split, user)))
+        texts = ["".join(map(chr, rows.row(r))) for r in range(offsets[k], offsets[k + 1])]
+        assert 1 <= len(texts) <= G
+        assert all(text in own for text in texts)
+        if strategy is Strategy.RESAMPLED:
+            assert len(texts) == G
+            assert len(set(texts)) <= split.counts[user]
+    assert len(drawn(split, [], strategy, G)[0]) == 0
+
+
+def test_chunks_begin_anywhere_and_cross_records_but_not_users(split):
+    user = int(np.argmax(split.token_counts))
+    tokens = user_tokens(split, user)
+    assert split.token_counts[user] == len(tokens)
+    starts = np.arange(len(tokens))
+    rows = split.gather_tokens(np.full(len(starts), user), starts, 8)
+    for start in starts:
+        assert rows.row(start).tolist() == tokens[start : start + 8]
+    with pytest.raises(IndexError):
+        split.gather_tokens([user], [len(tokens)], 8)
+    chunks, _ = drawn(split, [user], Strategy.RANDOM_CHUNK, 50)
+    assert set(chunks.lengths.tolist()) == {8}
+    ends = set(np.cumsum(split.lengths([user] * split.counts[user], range(split.counts[user]))))
+    text = "".join(map(chr, tokens))
+    assert any(text.find("".join(map(chr, chunks.row(r)))) not in ends for r in range(50))
+
+
+def test_chunks_cross_segments(tmp_path):
+    for size in (1, 40):
+        store, went = write(tmp_path / f"s{size}", 1, size)
+        part = store.split("train")
+        for user, mine in enumerate(went["train"]):
+            tokens = [token for example in mine for token in example]
+            rows = part.gather_tokens([user, user], [0, len(tokens) // 2], 11)
+            assert rows.row(0).tolist() == tokens[:11]
+            assert rows.row(1).tolist() == tokens[len(tokens) // 2 :][:11]
+
+
+@pytest.mark.parametrize("umask", [0o022, 0o000])
+def test_scores_belong_to_one_content_and_are_never_open_to_others(
+    store, split, scores, tmp_path, monkeypatch, umask
+):
+    """They are exact functions of private text."""
+    path = tmp_path / "scores.arrow"
+    with made_with(umask, monkeypatch):
+        write_scores(path, store, scores)
+    assert open_to_others(tmp_path) == set()
+    assert read_scores(path, store).tolist() == scores.tolist()
+    other = prepared(corpus(3), tmp_path / "other")
+    with pytest.raises(UseError, match="are not those"):
+        read_scores(path, other)
+    with pytest.raises(UseError, match="scores came for"):
+        write_scores(tmp_path / "few", store, scores[1:])
+    assert [file.name for file in tmp_path.iterdir() if file.name.startswith(".")] == []
+    with pytest.raises(UseError, match="needs a score for each"):
+        select_once(split, G, strategy=Strategy.LOWEST_PERPLEXITY)
+    with pytest.raises(UseError, match="draws anew"):
+        select_once(split, G, strategy=Strategy.RANDOM_CHUNK)
