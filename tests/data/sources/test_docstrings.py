@@ -41,6 +41,7 @@ if True:
 
 def bare(): return """not a docstring"""
 ''',
+    "long_chain.py": "if 0: pass\n" + "elif 0: pass\n" * 2000,
     "empty.py": '"""   """\n',
     "broken.py": '"""Not read."""\ndef (:\n',
     "latin.py": b'# -*- coding: latin-1 -*-\n"""caf\xe9"""\n',

@@ -38,7 +38,6 @@ _COPIES = re.compile(r"_?vendor(ed)?|_?extern(al|als)?|third_party|_distutils_ha
 _TESTS = re.compile(r"_?test.*|.*_tests?|conftest")
 _TOPICS = "pydoc_data.topics"
 _DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
-_Documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def open_packages(paths: list[str], options: SourceOptions) -> Source:
@@ -86,16 +85,12 @@ def _texts(module: str, file: Path) -> list[str] | None:
         return None
     if module == _TOPICS:
         return _topics(tree)
-    return [text for node in _documented(tree) if (text := ast.get_docstring(node)) is not None]
-
-
-def _documented(node: ast.AST) -> Iterator[_Documented]:
-    """Modules, classes and functions from ``node`` on; expressions are not descended into."""
-    if isinstance(node, _DOCUMENTED):
-        yield node
-    for field in ("body", "handlers", "orelse", "finalbody", "cases"):
-        for child in getattr(node, field, ()):
-            yield from _documented(child)
+    documented = [node for node in ast.walk(tree) if isinstance(node, _DOCUMENTED)]
+    documented.sort(
+        key=lambda node: getattr(node, "lineno", 0)
+    )  # a module has no line: it is first
+    texts = map(ast.get_docstring, documented)
+    return [text for text in texts if text is not None]
 
 
 def _topics(tree: ast.Module) -> list[str]:
