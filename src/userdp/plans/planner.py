@@ -331,21 +331,15 @@ def _with_origins(
     request: Request, best: Plan, known: Mapping[str, Constant]
 ) -> tuple[Plan, tuple[Constant, ...]]:
     """The frozen plan of a candidate, and the origin of each number on which it rests."""
-    norms, clip = request.norms, request.l2_clip_norm
-    declared: tuple[Provenance, str | None] = (Provenance.DECLARED, None)
-    measured = declared if norms is None else (norms.source, norms.ledger_line)
-    source, line = measured if clip is None else declared
-    clip = best.clip.l2_norm if clip is None else clip
-    constants = (
-        *known.values(),
-        Constant(name="gradient norms", value=None, origin=measured[0], query_id=measured[1]),
-        Constant(name="l2 clip norm", value=clip, origin=source, query_id=line),
-        Constant(name="delta", value=best.budget.target_delta, origin=Provenance.DECLARED),
-    )
-    plan = replace(
-        best,
-        clip=Clip(l2_norm=clip),
-        origins=origins_of(constants),
-        made_for=None if norms is None else norms.made_for,
-    )
-    return plan, constants
+    norms, declared_clip = request.norms, request.l2_clip_norm
+    measured = Constant(name="gradient norms", value=None)
+    if norms is not None:
+        measured = replace(measured, origin=norms.source, query_id=norms.ledger_line)
+    clip = replace(measured, name="l2 clip norm", value=best.clip.l2_norm)
+    if declared_clip is not None:
+        best = replace(best, clip=Clip(l2_norm=declared_clip))
+        clip = Constant(name="l2 clip norm", value=declared_clip)
+    delta = Constant(name="delta", value=best.budget.target_delta)
+    constants = (*known.values(), measured, clip, delta)
+    made_for = None if norms is None else norms.made_for
+    return replace(best, origins=origins_of(constants), made_for=made_for), constants

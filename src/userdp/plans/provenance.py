@@ -41,7 +41,7 @@ class Constant:
 
     name: str
     value: float | None
-    origin: Provenance
+    origin: Provenance = Provenance.DECLARED
     query_id: str | None = None
 
 
