@@ -113,12 +113,9 @@ class Proposal:
     def to_dict(self) -> dict[str, Any]:
         """As plain values, for the file and for ``--json``."""
         values: dict[str, Any] = encode(self)
-        budget = self.budget
-        shares = {
-            "query_epsilon": budget.query_epsilon,
-            "training_epsilon": budget.training_epsilon,
-        }
-        return {**values, "budget": values["budget"] | shares, "basis": self.basis}
+        values["budget"]["query_epsilon"] = self.budget.query_epsilon
+        values["budget"]["training_epsilon"] = self.budget.training_epsilon
+        return {**values, "basis": self.basis}
 
     def rows(self) -> list[dict[str, Any]]:
         """One for each candidate."""
