@@ -36,6 +36,7 @@ def test_a_dry_run_writes_nothing_and_foresees_the_claims(store, dried, tmp_path
     assert bytes_under(tmp_path) == before
     assert not out.exists()
     assert dry.noise_multiplier == PLAN.noise.multiplier
+    assert 2**25 < dry.bytes < 2**38  # of this process
     assert dry.seconds == dry.seconds_per_step * PLAN.steps > 0
     run_all(model, store, PLAN, out)
     assert userdp.claim(out).guarantee.epsilon == dry.claim["epsilon"]

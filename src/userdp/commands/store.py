@@ -237,13 +237,12 @@ def forget(
 ) -> Forgotten:
     """Erase a person from a store and what was made of its text.
 
-    The store becomes the one that would have been prepared without them, and a line without their
-    id is left in its ledger. Interrupted runs may go on. No claim changes: what was released while
-    the person was in the store stays released. Killed at any moment, the store holds the person as
-    before, or not at all. Source files, backups and copies are the operator's to look through.
-    Where nobody has the id, or weights would go and that was not agreed to, nothing changes, and
-    the ledger notes a look: the answer tells who is in the store. What is printed is the last
-    statement that can be made for the person: keep it.
+    The store becomes the one that would have been prepared without them. Interrupted runs may go
+    on. No claim changes: what was released while the person was in the store stays released. Killed
+    at any moment, the store holds the person as before, or not at all. Source files, backups and
+    copies are the operator's to look through. Where nobody has the id, or weights would go and that
+    was not agreed to, nothing changes, and the ledger notes a look: the answer tells who is in the
+    store. What is printed is the last statement that can be made for the person: keep it.
 
     Example::
 

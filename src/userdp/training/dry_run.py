@@ -6,6 +6,8 @@ refusal tells something about that text, and is noted as a look.
 
 from __future__ import annotations
 
+import resource
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
@@ -41,6 +43,8 @@ class DryRun:
         seconds_per_step: the clipped sum of an expected cohort, measured on made-up rows, and
             without the optimizer's update.
         seconds: of the whole run.
+        bytes: the most memory held until the end of a full pass of made-up rows, measured: that of
+            tensors on a GPU, else that of this process. An optimizer's state is not in it.
         claim: of the model, as `userdp.claims.claims.foreseen` has it; with its ``conditions``, as
             far as they are known before the run, in words.
         store: what the store's people will have paid then.
@@ -50,6 +54,7 @@ class DryRun:
     steps: int
     seconds_per_step: float
     seconds: float
+    bytes: int
     claim: Mapping[str, Any]
     store: Claim
 
@@ -61,7 +66,8 @@ class DryRun:
                 f"noise multiplier  {self.noise_multiplier:.4g}",
                 f"time              {self.seconds_per_step:.3g} s a step, {self.steps} steps: "
                 f"{self.seconds / 60:.3g} minutes, measured on made-up rows",
-                "memory            has room for a full pass",
+                f"memory            {self.bytes / 2**20:,.0f} MiB with a full pass, measured; the "
+                "optimizer's state comes on top",
                 f"the model claims  {foreseen_in_words(self.claim)}",
                 *(f"                  provided that {one}" for one in self.claim["conditions"]),
                 f"the store claims  epsilon {round_up(paid.epsilon)}, "
@@ -110,9 +116,17 @@ def dry_run_of(of: Training, mechanism: StepMechanism) -> DryRun:
         steps=plan.steps,
         seconds_per_step=seconds,
         seconds=seconds * plan.steps,
+        bytes=_most_bytes(mechanism.device),
         claim=claim,
         store=store_claim(after),
     )
+
+
+def _most_bytes(device: torch.device) -> int:
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return most if sys.platform == "darwin" else most * 1024
 
 
 def _seconds_per_step(of: Training, mechanism: StepMechanism) -> float:
