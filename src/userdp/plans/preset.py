@@ -129,7 +129,6 @@ def preset(
     """
     require_positive("epsilon", epsilon)
     require_count("population", population, at_least=2)
-    kind = "LoRA" if low_rank else "full fine-tuning"
     root = math.sqrt(population)
     group_size, steps = (
         next(value for least, value in rule.items() if epsilon * root >= least)
@@ -142,7 +141,7 @@ def preset(
         epsilon=epsilon,
         delta=delta_for(population) if delta is None else require_delta(delta),
         population=population,
-        kind=kind,
+        kind="LoRA" if low_rank else "full fine-tuning",
         group_size=group_size,
         cohort_size=min(most, max(least, gradients // group_size), half),
         steps=steps,

@@ -67,13 +67,9 @@ class PlanFields:
     @property
     def given(self) -> list[str]:
         """Names of the chosen fields, for messages."""
-        words = []
-        for name, value in asdict(self).items():
-            if isinstance(value, Mapping):
-                words += [f"{name}.{one}" for one in value]
-            elif value is not None:
-                words.append(name)
-        return words
+        tables = ("sampling", "clip", "adaptation")
+        single = [n for n, one in asdict(self).items() if one is not None and n not in tables]
+        return [*single, *(f"{name}.{one}" for name in tables for one in getattr(self, name))]
 
 
 _NOTHING = PlanFields()

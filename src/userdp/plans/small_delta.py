@@ -112,10 +112,9 @@ def plan_with_small_delta(
         total_delta: δ of the store's budget, or the one a claim is asked for at; 0 without one.
         allow_large_delta: warn in place of refusing.
     """
-    counted = "users" if users is not None or plan.sampling.by_user else "examples"
     return require_small_delta(
         max(plan.budget.target_delta, total_delta),
         plan.population if users is None else users,
-        counted=counted,
+        counted="users" if users is not None or plan.sampling.by_user else "examples",
         allow_large_delta=allow_large_delta,
     )

@@ -106,9 +106,8 @@ class FixedGrid(_Choice):
         priced = price or (lambda plan, share: plan.guarantee(delta=share))
         claims = {plan: priced(plan, share) for plan in set(self.plans)}
         parts = [claims[plan] for plan in self.plans]
-        scores = self.score_epsilon * len(self.plans)
         return self._claim(
-            math.fsum([*(part.epsilon for part in parts), scores]),
+            math.fsum([*(part.epsilon for part in parts), self.score_epsilon * len(self.plans)]),
             min(math.fsum(part.delta for part in parts), math.nextafter(1.0, 0.0)),
             " + ".join(sorted({part.accountant for part in parts} | {"pure"})),
         )
