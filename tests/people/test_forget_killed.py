@@ -47,7 +47,7 @@ KILLS = textwrap.dedent(
         (life / "plain" / "model").mkdir(parents=True)
         (life / "plain" / "model" / "weights").write_text(TEXT)
         begun(life / "plain" / "ledger.jsonl", None, run_id="plain",
-                         lineage={"parts": [], "conditions": [], "within": "", "apart": []})
+                         lineage={"parts": [], "conditions": [], "apart": []})
         remember(store.path, Place.RUN, life / "plain")
         (life / ".partial-store-00000001" ).mkdir()
         (life / ".partial-store-00000001" / "texts").write_text(TEXT)
