@@ -39,6 +39,7 @@ $(STAMP): $(RUNTIME)
 	touch $@
 
 demo: $(RUNTIME)  ## prepare, plan, train ULS and ELS, evaluate and report, in about two minutes
+	test ! -f $(DEMO)/demo.json || rm -r $(DEMO)  # an earlier demo
 	$(BIN)/userdp demo --out $(DEMO)
 
 # The linters run beside the tests, and say what they found behind them.

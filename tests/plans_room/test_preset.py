@@ -6,7 +6,7 @@ import mpmath
 import pytest
 
 from userdp.core.errors import UseError
-from userdp.plans.preset import preset
+from userdp.plans.preset import Preset, preset
 from userdp.plans.resolved import PlanFields, resolve
 from userdp.plans.small_delta import DeltaSize, size_of
 
@@ -116,3 +116,5 @@ def test_the_sentence_leaves_out_what_was_given():
     assert "100 steps" not in said
     assert "learning rate" not in said
     assert "(population^-1.1)" not in said
+    everything = {*Preset.__dataclass_fields__}
+    assert chosen.sentence(everything) == ""

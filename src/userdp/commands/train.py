@@ -198,9 +198,9 @@ def _resolved(
             raise UseError("a run without privacy needs plain.steps and plain.batch_size")
         return plan if isinstance(plan, PlainPlan) else PlainPlan(**plain), learned
     resolved, by_preset = resolve(plan, chosen, low_rank=learned.lora_rank is not None)
-    if by_preset is not None:
-        rate = () if config is None else ("learning_rate",)
-        say(by_preset.sentence({*chosen.given, *learning, *rate}))
+    rate = () if config is None else ("learning_rate",)
+    if by_preset and (sentence := by_preset.sentence({*chosen.given, *learning, *rate})):
+        say(sentence)
     return resolved, learned
 
 

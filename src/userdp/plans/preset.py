@@ -76,7 +76,7 @@ class Preset:
     learning_rate: float
 
     def sentence(self, given: Collection[str] = ()) -> str:
-        """The announcement before training.
+        """The announcement before training; empty where the preset chose nothing.
 
         Args:
             given: fields that the operator chose, which the preset did not.
@@ -90,7 +90,7 @@ class Preset:
             "delta": f"delta {delta_up(self.delta, 2)} (population^-1.1)",
         }
         chosen = ", ".join(word for name, word in words.items() if name not in given)
-        return (
+        return chosen and (
             f"The preset chose {chosen}, without a look at the store: from epsilon "
             f"{epsilon_up(self.epsilon)}, a declared population of {self.population:,} and "
             f"{self.kind} only."
