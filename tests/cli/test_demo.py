@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+import userdp
 from userdp.cli.output import in_words, show
 from userdp.commands import demo
 from userdp.core.vocabulary import round_up
@@ -51,6 +52,8 @@ def test_every_stage_leaves_what_it_says(place, result, capsys) -> None:
     told = capsys.readouterr().out
     assert result["report"] in told
     for run in result["runs"]:
+        now = userdp.claim(place / run["algorithm"].lower()).to_dict()
+        assert {name: run[name] for name in now} == now, "the claim as it stands at the end"
         assert round_up(run["epsilon"]) in told
         assert round_up(run["epsilon"]) in public
         assert f"{run['loss_after']:.5g}" in told
