@@ -23,6 +23,8 @@ from scipy import stats
 Row = Mapping[str, Any]
 TUNE = "tune"
 """What a run that only helped to choose a learning rate is called."""
+Fields = Mapping[str, Any]
+"""The fields of a setting that name a cell, with their values."""
 Pool = tuple[str, str, float | None]
 """A text, a base and an ε (None: without privacy), whose cells' runs are taken to scatter alike."""
 
@@ -95,15 +97,11 @@ class Losses:
         """The mean loss of the one cell that has these fields."""
         return self.contrast([(1.0, fields)])
 
-    def difference(
-        self, one: Mapping[str, Any], other: Mapping[str, Any], *, limit: float = 0.0
-    ) -> Estimate:
+    def difference(self, one: Fields, other: Fields, *, limit: float = 0.0) -> Estimate:
         """The mean loss of ``one`` less that of ``other``; below zero: ``one`` is better."""
         return self.contrast([(1.0, one), (-1.0, other)], limit=limit)
 
-    def contrast(
-        self, parts: Sequence[tuple[float, Mapping[str, Any]]], *, limit: float = 0.0
-    ) -> Estimate:
+    def contrast(self, parts: Sequence[tuple[float, Fields]], *, limit: float = 0.0) -> Estimate:
         """A sum of mean losses of cells of one text, each times its weight.
 
         Args:
