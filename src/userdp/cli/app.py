@@ -77,7 +77,7 @@ def run(arguments: Sequence[str]) -> int:
     except KeyboardInterrupt as error:
         say_how_to_go_on(error, command, arguments)
         return Interrupted.exit_status
-    except Exception as error:
+    except Exception as error:  # of any kind: what people can mend is told, the rest is raised
         failure = _failure_of(error)
         if failure is None:  # a fault of the program: its traceback is what helps to mend it
             raise
