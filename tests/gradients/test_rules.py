@@ -19,7 +19,7 @@ from transformers.pytorch_utils import Conv1D
 from tests.gradients.batches import batched_sum
 from tests.gradients.tiny import Small, distance, ragged, row_squares
 from userdp.gradients import Units, clipped_sum, get_engine
-from userdp.gradients.engines.following import NotCoveredError
+from userdp.gradients.engines.comparing import NotCoveredError
 from userdp.gradients.engines.rules import adapter, broadcast, embedding, grams, layer_norm, linear
 from userdp.gradients.engines.uses import Dense, Form
 

@@ -52,7 +52,7 @@ from userdp.gradients import (
 )
 from userdp.gradients.certificate import calls, rows, state
 from userdp.gradients.certificate.state import State
-from userdp.gradients.engines import batched, certify, choice, following, layer, passes
+from userdp.gradients.engines import batched, certify, choice, comparing, layer, passes
 from userdp.gradients.engines import engine as of_engines
 from userdp.gradients.engines.rules import grams, linear
 from userdp.gradients.engines.rules.embedding import Sparse
@@ -185,12 +185,12 @@ def mined() -> Iterator[Setup]:
 def any_calls(self: Any, func: Any, args: Any, kwargs: Any) -> Any:
     """In place of `Comparing.ran`: a pass need not make the calls of its certificate."""
     here = self._known.seen[self._at : self._at + 1]
-    if func in following.ASKS or (here and here[0].function is func):
+    if func in comparing.ASKS or (here and here[0].function is func):
         return honest_ran(self, func, args, kwargs)
     return func(*args, **kwargs)
 
 
-honest_ran = following.Comparing.ran
+honest_ran = comparing.Comparing.ran
 
 # What the width of a pass, its rounding or its rows' numbers could tell of others.
 
@@ -344,8 +344,8 @@ HAZARDS: dict[str, Hazard] = {
     "hard examples after a warm-up": Hazard(
         setups=mined,
         undefended=[
-            (following.Comparing, "ran", any_calls),
-            (following.Comparing, "require_apart", lambda self, proved, missed: None),
+            (comparing.Comparing, "ran", any_calls),
+            (comparing.Comparing, "require_apart", lambda self, proved, missed: None),
         ],
         alone=True,
     ),

@@ -55,7 +55,7 @@ from userdp.gradients.certificate.state import State
 from userdp.gradients.clipping import clip_factors, multiplicable
 from userdp.gradients.engines import reference
 from userdp.gradients.engines.certify import Certificate, certificate
-from userdp.gradients.engines.following import Comparing, NotCoveredError
+from userdp.gradients.engines.comparing import Comparing, NotCoveredError
 from userdp.gradients.engines.passes import (
     Pass,
     PassShape,

@@ -5,7 +5,7 @@ r"""`certificate`: that passes of one shape keep their units apart, asked once, 
 *whatever the rows hold*, since no rule of a place looks at contents. 2. Nothing was read from data
 by Python, so code that runs again at the same shape takes the same branches, unless something else
 changed; every later pass is therefore compared, call by call, with the one that was followed
-(`engines.following`). By induction over its calls it is proved too. 3. Constants are what model and
+(`engines.comparing`). By induction over its calls it is proved too. 3. Constants are what model and
 loss hold, and a pass that writes to any of it is not used (`certificate.state`). So a unit's
 gradient in its place is a function of that unit, of its place's masks and of constants. 4. Shapes
 are fixed, so in each place the same kernels run: *a unit's bits are its own*, where places give
@@ -50,7 +50,7 @@ from userdp.gradients.certificate.made_up import (
 from userdp.gradients.certificate.places import CONSTANT, FIRST, Place
 from userdp.gradients.certificate.rows import Rows
 from userdp.gradients.certificate.state import State, writes
-from userdp.gradients.engines.following import Comparing, Following, NotCoveredError
+from userdp.gradients.engines.comparing import Comparing, Following, NotCoveredError
 from userdp.gradients.engines.layer import RULES, at_most_one_of_rows
 from userdp.gradients.engines.passes import Pass, PassShape
 from userdp.gradients.engines.rules.broadcast import ELEMENTWISE, with_rows

@@ -27,7 +27,7 @@ from userdp.gradients.certificate.made_up import (
 from userdp.gradients.clipping import clip_factors, squared_norm
 from userdp.gradients.engines import reference
 from userdp.gradients.engines.batched import sum_of_passes
-from userdp.gradients.engines.following import NotCoveredError
+from userdp.gradients.engines.comparing import NotCoveredError
 from userdp.gradients.engines.task import Task
 from userdp.gradients.engines.uses import Form, Forms
 from userdp.gradients.model_randomness import GeneratorStates, known_randomness

@@ -47,8 +47,8 @@ from userdp.gradients.certificate.made_up import Shape, made_up, most_tokens
 from userdp.gradients.clipping import squared_norm
 from userdp.gradients.engines.batched import Passes
 from userdp.gradients.engines.choice import disagreement, form_of
+from userdp.gradients.engines.comparing import Comparing, NotCoveredError
 from userdp.gradients.engines.engine import Engine
-from userdp.gradients.engines.following import Comparing, NotCoveredError
 from userdp.gradients.engines.passes import Pass, PassShape, formed_bytes, most_units
 from userdp.gradients.engines.tape import Tape
 from userdp.gradients.engines.task import Task

@@ -7,7 +7,7 @@ Every other function runs as it is: the parameter then receives an ordinary grad
 how the engine learns, exactly, that it must fall back (`Tape.backward` names it).
 
 **Which calls may do so** was proved once for each shape of passes (`engines.certify`); each later
-call is compared with the one that was made then (`engines.following`).
+call is compared with the one that was made then (`engines.comparing`).
 
 Within, models under `torch.compile` run as they are written: in compiled code our functions would
 lose their part, and whole gradients with it.
@@ -33,7 +33,7 @@ from torch import Tensor
 
 from userdp.gradients.certificate.places import Place
 from userdp.gradients.engines import rules as rules  # registers them
-from userdp.gradients.engines.following import Following
+from userdp.gradients.engines.comparing import Following
 from userdp.gradients.engines.layer import patches
 from userdp.gradients.engines.passes import PassShape
 from userdp.gradients.engines.task import Task
