@@ -106,6 +106,7 @@ def sums(store: Path, out: Path, kind: str, sharded: bool, broken: str | None) -
         offsets = np.arange(int(kept.sum()) + 1)
         cohort = Cohort(users=users[kept], examples=examples[kept], offsets=offsets)
         mine = mechanism.dealing.mine(cohort)
+        assert mechanism.clipping()["parts"] == world.size  # by it the engine limits its rounding
         with run._held.own_passes():  # as a step does
             summed = mechanism.clip(mechanism.collator(mine))
         total, _ = mechanism.dealing.together(summed, 0, scattered=mechanism.scattered)

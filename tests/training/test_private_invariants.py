@@ -236,13 +236,13 @@ def test_invariant_7_the_step_after_one_that_failed_draws_a_cohort_of_its_own(be
     """Within one process too, where a loop catches the error and goes on."""
     seen = []
     with begin(CHANCE) as private:
-        cut = private.mechanism.collator.microbatches
+        collate = private.mechanism.collator
 
-        def watched(cohort, **options):
+        def watched(cohort):
             seen.append(tuple(sorted(set(cohort.users.tolist()))))
-            return cut(cohort, **options)
+            return collate(cohort)
 
-        private.mechanism.collator.microbatches = watched
+        private.mechanism.collator = watched
         with monkeypatch.context() as patch:
             patch.setattr(private.mechanism, "engine", out_of_memory)
             with pytest.raises(MemoryError):

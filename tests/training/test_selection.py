@@ -1,4 +1,4 @@
-"""Which of a user's examples a run trains on; and cohorts in parts."""
+"""Which of a user's examples a run trains on, and when they are read."""
 
 import shutil
 
@@ -14,7 +14,6 @@ from userdp.gradients import Units, causal_lm_loss, clipped_sum
 from userdp.ledger import RunRecord
 from userdp.sampling.cohort import Sampler
 from userdp.sampling.coins import secret_generator
-from userdp.training import step_mechanism as steps_module
 from userdp.training.collate import Collator
 from userdp.training.config import PrivateOptions, UnsafeSeeds
 from userdp.training.loop import train
@@ -98,37 +97,8 @@ def test_scores_of_a_model_that_learned_from_people_are_refused(store, tmp_path)
     assert not (tmp_path / "scores.arrow").exists()
 
 
-# Parts of a cohort.
-
-
-@pytest.mark.parametrize("ahead", [1, 1000])
-@pytest.mark.parametrize("twin", [False, True], ids=["honest", "twin that tells of one sum"])
-def test_invariant_3_the_engine_is_told_of_how_many_sums_a_step_is(begin, monkeypatch, ahead, twin):
-    """By that number the rounding of each is limited (`userdp.gradients.engines.rounding`)."""
-    monkeypatch.setattr(steps_module, "PASSES_AT_ONCE", ahead)
-    clipping = steps_module.StepMechanism.clipping
-    if twin:
-        one = lambda self, *, sums=None: clipping(self, sums=1)  # noqa: E731
-        monkeypatch.setattr(steps_module.StepMechanism, "clipping", one)
-    private, told = begin(EVERYBODY, micro_batch=4), []
-    engine = private.mechanism.engine
-
-    def watched(*arguments, parts, **options):
-        told.append(parts)
-        return engine(*arguments, parts=parts, **options)
-
-    private.mechanism.engine = watched
-    with private:
-        take(private, 1)
-    assert (len(told) > 1) == (ahead == 1)
-    assert (set(told) == {len(told)}) == (not twin or ahead > 1)
-
-
 @pytest.mark.slow
-def test_invariant_7_nothing_is_drawn_or_gathered_before_its_step_is_in_the_ledger(
-    begin, tmp_path, monkeypatch
-):
-    monkeypatch.setattr(steps_module, "PASSES_AT_ONCE", 1)
+def test_invariant_7_nothing_is_drawn_or_gathered_before_its_step_is_in_the_ledger(begin, tmp_path):
     private, events = begin(EVERYBODY, micro_batch=4), []
     ledger, mechanism = tmp_path / "run" / "ledger.jsonl", private.mechanism
 
@@ -143,7 +113,7 @@ def test_invariant_7_nothing_is_drawn_or_gathered_before_its_step_is_in_the_ledg
     mechanism.collator._split.gather = watched(mechanism.collator._split.gather)
     with private:
         for step in private:
-            assert len(events) > 3
+            assert len(events) == 2
             assert set(events) == {step.number}  # every line of this step, and no later one
             events.clear()
             private._of.optimizer.step()

@@ -1,7 +1,7 @@
 """From a `Cohort`, which is indices, to its token rows in the store, as `Units`.
 
-A step's cohort is cut into parts, which are gathered one after another: the rows of all are never
-held at once. Gathering takes a thousandth of a step's time and less, so nothing works ahead.
+Gathering takes a thousandth of a step's time and less, so nothing works ahead. The rows of a whole
+cohort are gathered at once, 8 bytes a token: the engine cuts them into passes.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import partial
-from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,10 +25,6 @@ from userdp.plans import Plan
 from userdp.sampling.cohort import Cohort
 from userdp.sampling.coins import secret_generator
 from userdp.training.config import PrivateOptions
-
-PASSES_AT_ONCE = 128
-"""Passes of an engine in what is gathered at once. Units of each shape fill passes of their own
-(`userdp.gradients.engines.passes`), and the last one of each has empty places."""
 
 _FILLED = 8
 """Passes that a step's expected rows fill at least: of a few users, some are alike."""
@@ -150,23 +145,6 @@ class Collator:
         lengths = self._split.lengths(cohort.users, self._examples(cohort))
         ends = np.concatenate([[0], np.cumsum(lengths)])
         return np.diff(ends[cohort.offsets]).astype(np.int64)
-
-    def microbatches(self, cohort: Cohort, *, rows: int | None) -> list[Cohort]:
-        """The cohort cut between units, into parts of at most ``rows`` rows where a unit allows it.
-
-        At least one part. Where the cut falls depends on numbers of rows alone.
-        """
-        sizes = np.diff(cohort.offsets)
-        if self._drawn is not None:
-            sizes = sizes * self._group_size
-        cuts, held = [0], 0
-        for unit, size in enumerate(sizes.tolist()):
-            if held and rows is not None and held + size > rows:
-                cuts.append(unit)
-                held = 0
-            held += size
-        cuts.append(cohort.units)
-        return [cohort.part(begin, end) for begin, end in pairwise(cuts)]
 
 
 def rows_for(plan: Plan, micro_batch: int, *, processes: int) -> int:

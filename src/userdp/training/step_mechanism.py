@@ -19,7 +19,7 @@ from userdp.ledger import StoreLedger
 from userdp.plans import Plan, StepRecord
 from userdp.sampling.cohort import Sampler
 from userdp.sampling.coins import secret_generator
-from userdp.training.collate import PASSES_AT_ONCE, Collator, rows_for
+from userdp.training.collate import Collator, rows_for
 from userdp.training.devices import machine_facts
 from userdp.training.distributed import Dealing, current_world, shared_secret, source_for
 from userdp.training.open_run import Training
@@ -146,26 +146,14 @@ class StepMechanism:
         """
         begin = time.monotonic()
         mine = self.dealing.mine(self.sampler.draw())
-        # Processes that hold one model together clip in one go, in step.
-        most = None if self.sharded else PASSES_AT_ONCE * self.micro_batch
-        parts = self.collator.microbatches(mine, rows=most)
-        summed: ClippedSum | None = None
-        rows = 0
         # Dropout masks are secret, and this process has its own. Afterwards the caller's generators
         # are as they were before the step.
         seed = self._seeds.noise
         key = None if seed is None else f"{seed}/process {self.world.rank}/step {number}"
         with secret_randomness(key):
-            for units in map(self.collator, parts):
-                rows += len(units.lengths)
-                how = self.clipping(sums=len(parts) * self.world.size)
-                found = self.engine(self._of.model, self._of.loss, units.to(self.device), **how)
-                if summed is None:
-                    summed = found
-                else:
-                    summed.append(found)
-        assert summed is not None
-        summed, rows = self.dealing.together(summed, rows, scattered=self.scattered)
+            units = self.collator(mine)
+            summed = self.clip(units)
+        summed, rows = self.dealing.together(summed, len(units.lengths), scattered=self.scattered)
         if not summed.sensitivity <= self.l2_clip_norm:
             raise FailureError(
                 f"the engine's sensitivity is {summed.sensitivity}, the step's l2_clip_norm "
@@ -192,19 +180,15 @@ class StepMechanism:
         of = self._of
         return self.engine(of.model, of.loss, units.to(self.device), **self.clipping())
 
-    def clipping(self, *, sums: int | None = None) -> dict[str, Any]:
-        """The engine's arguments in the next step.
-
-        Args:
-            sums: the engine's sums that are added up before noise, of all processes together.
-        """
+    def clipping(self) -> dict[str, Any]:
+        """The engine's arguments in the next step."""
         clip = self.plan.clip
         return {
             "l2_clip_norm": self.l2_clip_norm,
             "item_clip_norm": clip.item_norm,
             "micro_batch": self.micro_batch,
             "rule": ClipRule(form=clip.form, stability=clip.stability, layer_split=clip.split),
-            "parts": sums,
+            "parts": self.world.size,
         }
 
     def _adapt(self, summed: ClippedSum) -> None:
