@@ -15,7 +15,7 @@ from userdp.core.codec import decode, encode
 from userdp.core.errors import UseError
 from userdp.core.vocabulary import PrivacyUnit
 from userdp.data.selection import select_once
-from userdp.federated.algorithms import ALGORITHMS, silo_mechanism
+from userdp.federated.algorithms import ALGORITHMS
 from userdp.federated.federation_plan import FederationPlan
 from userdp.noise import Gaussian
 
@@ -60,13 +60,12 @@ def test_one_step_is_the_mixture_of_the_table_by_quadrature(algorithm):
 
 
 def test_a_silo_replaced_whole_is_a_gaussian_of_mu_2_root_steps_over_sigma():
-    sigma, steps, epsilon = 7.0, 40, 1.5
-    mu = 2 * math.sqrt(steps) / sigma
-    truth = stats.norm.cdf(mu / 2 - epsilon / mu) - math.exp(epsilon) * stats.norm.cdf(
-        -mu / 2 - epsilon / mu
-    )
-    found = silo_mechanism(noise_multiplier=sigma, steps=steps).delta(epsilon)
-    assert found.upper == pytest.approx(truth, rel=1e-9)
+    made = plan(7.0, algorithm="user-ldp", rounds=20)
+    (whole,) = [g for g in made.guarantees() if g.unit is PrivacyUnit.SILO]
+    mu = 2 * math.sqrt(made.most_local_steps) / 7.0
+    low, high = -mu / 2 - whole.epsilon / mu, mu / 2 - whole.epsilon / mu
+    truth = stats.norm.cdf(high) - math.exp(whole.epsilon) * stats.norm.cdf(low)
+    assert truth == pytest.approx(1e-5, rel=1e-6)
 
 
 @pytest.mark.parametrize("algorithm", PRIVATE)

@@ -66,7 +66,7 @@ def language_silo(tmp_path, **changes):
     made = plan(algorithm="higradavg-dp", model=spec, local_steps=1, sampling_probability=1.0)
     made.save(tmp_path / PLAN_FILE)
     make_store(records, tmp_path / STORE, tokenizer=tokenizer, seq_len=8)
-    here = Silo(tmp_path, 0)
+    here = Silo(tmp_path, 0, *build_model(spec))
     return here.run_round(1, weights_of(build_model(spec)[0]))
 
 
@@ -112,7 +112,7 @@ def answer(folder, made):
     """What others see of a silo: that it says hello and takes part, and the shapes it sends."""
     try:
         read_silo(folder, 0)
-        here = Silo(folder, 0)
+        here = Silo(folder, 0, *build_model(made.model))
         update = here.run_round(1, weights_of(build_model(made.model)[0]))
         here.close()
     except Exception as error:  # others would see a refusal, whatever its kind

@@ -18,9 +18,10 @@ from tests.federated.toys import images
 from tests.training.toy import attempts
 from userdp.federated.federation_plan import LanguageModel, claim_of
 from userdp.federated.flower import write_app
-from userdp.federated.rounds import read_rounds
+from userdp.federated.rounds import ROUNDS_FILE
 from userdp.federated.silo import silo_folder
 from userdp.federated.simulation import make_federation
+from userdp.ledger.run_folder import read_lines
 
 BIN = Path(sys.executable).parent
 # Flower's processes import userdp and nothing of the tests or the papers, whose models they would
@@ -94,6 +95,9 @@ def test_three_silos_go_on_when_one_is_killed_in_a_round(tmp_path, monkeypatch):
         run = silo_folder(folder, index) / "run"
         return attempts(run) if (run / "ledger.jsonl").exists() else 0
 
+    def rounds():
+        return read_lines(folder / ROUNDS_FILE)
+
     with Processes(tmp_path) as flower:
         flower.start(
             "superlink",
@@ -112,9 +116,9 @@ def test_three_silos_go_on_when_one_is_killed_in_a_round(tmp_path, monkeypatch):
         flower.start("run", "flwr", "run", folder / "app", "here", "--stream")
         flower.until(lambda: charged(2) > made.local.steps, "second round")
         flower.stop("supernode-2", signal.SIGKILL)
-        flower.until(lambda: len(read_rounds(folder)) == 3, "third round")
+        flower.until(lambda: len(rounds()) == 3, "third round")
 
-    assert [r["replied"] for r in read_rounds(folder)] == [[0, 1, 2], [0, 1], [0, 1]]
+    assert [line["replied"] for line in rounds()] == [[0, 1, 2], [0, 1], [0, 1]]
     assert (charged(0), charged(1)) == (90, 90)
     assert 30 < charged(2) < 60  # the interrupted round's steps stay charged
     assert claim_of(folder).guarantee == made.guarantee()

@@ -107,7 +107,7 @@ def silo(folder, plan, data, index=0, seed=None):
     plan.save(folder / PLAN_FILE)
     if not (folder / STORE).exists():
         store_of(data.records(), folder / STORE)
-    return Silo(folder, index, unsafe_seed=seed)
+    return Silo(folder, index, *build_model(plan.model), unsafe_seed=seed)
 
 
 ZERO = {"w": np.zeros(WIDTH, dtype=np.float32)}

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from userdp.accounting import Mixture, gaussian_steps
+from userdp.accounting import gaussian_steps
 from userdp.accounting.implemented import implemented_epsilon
 from userdp.core.clip import Clip
 from userdp.core.errors import UseError
@@ -112,7 +112,14 @@ class Algorithm:
             claimed = self.budgeted(local, charged=charged, most=most).guarantee()
             yield replace(claimed, unit=PrivacyUnit.LONE_ITEM)
         if self.for_silos:
-            whole = silo_mechanism(noise_multiplier=local.noise.multiplier, steps=most)
+            # The whole silo under replacement, with certainty: μ = 2 √steps / σ. Proposition 4, in
+            # place of Marathe et al. 2023, Theorem 3.10.
+            whole = gaussian_steps(
+                shift=2.0,
+                noise_multiplier=local.noise.multiplier,
+                steps=most,
+                adjacency=Adjacency.REPLACE,
+            )
             bracket = implemented_epsilon(whole.epsilon, local.budget.target_delta, steps=most)
             yield replace(
                 local.guarantee(0),
@@ -148,13 +155,3 @@ def algorithm_of(name: str) -> Algorithm:
     if name not in ALGORITHMS:
         raise UseError(f"there is no algorithm {name!r}", hint=one_of(name, ALGORITHMS))
     return ALGORITHMS[name]
-
-
-def silo_mechanism(*, noise_multiplier: float, steps: int) -> Mixture:
-    """UserLDP for a whole silo under replacement: μ = 2 √steps / σ.
-
-    Source: docs/federated.md, Proposition 4; in place of Marathe et al. 2023, Theorem 3.10.
-    """
-    return gaussian_steps(
-        shift=2.0, noise_multiplier=noise_multiplier, steps=steps, adjacency=Adjacency.REPLACE
-    )

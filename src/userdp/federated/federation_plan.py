@@ -191,13 +191,17 @@ class FederationPlan(Saved):
         """All steps of one silo, as its run's ledger and its store's ledger must have them."""
         return replace(self.local, steps=self.local.steps * self.rounds_of_silos[silo])
 
+    def part(self) -> Part:
+        """The part of a claim that pays for all of these steps; FedAvg's has no ε."""
+        if isinstance(self.local, Plan):
+            price = replace(self.local.guarantee(self.charged_steps), unit=PrivacyUnit.SUBJECT)
+            if math.isfinite(price.epsilon):
+                return Bound(id=self.digest, what=f"all rounds of {self.algorithm}", bound=price)
+        return Unclaimed(id=self.digest, why=f"a federation by {self.algorithm}")
+
     def guarantee(self) -> Guarantee:
         """The claim per subject, removed from all silos; ε is infinite for FedAvg."""
-        if isinstance(self.local, Plan):
-            claimed = self.local.guarantee(self.charged_steps)
-        else:
-            claimed = Unclaimed(id=self.digest, why="FedAvg").guarantee()
-        return replace(claimed, unit=PrivacyUnit.SUBJECT)
+        return replace(self.part().guarantee(), unit=PrivacyUnit.SUBJECT)
 
     def guarantees(self) -> tuple[Guarantee, ...]:
         """All claims: per subject; LocalItemDP per subject of one item; UserLDP per silo."""
@@ -229,7 +233,7 @@ def federation_claim(plan: FederationPlan, runs: Iterable[Path], *, spread: bool
     """
     seen: set[int] = set()
     complete = True
-    lineage = Lineage(parts=(_whole(plan),))
+    lineage = Lineage(parts=(plan.part(),))
     for run in map(RunRecord.read, runs):
         facts, own = run.facts, run.plan
         silo = int(facts.get("silo", -1))
@@ -266,13 +270,6 @@ def claim_of(folder: Path) -> Claim:
     mark, deployed = folder / SPREAD_FILE, (folder / "app").exists()
     here = mark.exists() and read_json(mark, what="a spread").get("plan") == plan.digest
     return federation_claim(plan, runs, spread=here and not deployed)
-
-
-def _whole(plan: FederationPlan) -> Part:
-    guarantee = plan.guarantee()
-    if math.isinf(guarantee.epsilon):
-        return Unclaimed(id=plan.digest, why=f"a federation by {plan.algorithm}")
-    return Bound(id=plan.digest, what=f"all rounds of {plan.algorithm}", bound=guarantee)
 
 
 def _besides(lineage: Lineage, run_id: str) -> Lineage:

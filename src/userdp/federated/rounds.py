@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,13 +17,10 @@ from userdp.core.errors import UseError
 from userdp.core.files import append_line, write_file
 from userdp.core.stages import NoProgress, Progress
 from userdp.federated.federation_plan import FederationPlan
-from userdp.ledger.run_folder import read_lines
 
 Weights = dict[str, NDArray[np.float32]]
-Answers = tuple[Mapping[int, Weights], Mapping[str, str]]
-"""The updates by silo; and the refusals of other silos, in words that anybody may read."""
-Ask = Callable[[int, tuple[int, ...], Weights], Answers]
-"""``ask(round, silos, weights)``."""
+Ask = Callable[[int, tuple[int, ...], Weights], Mapping[int, Weights]]
+"""``ask(round, silos, weights)``: the updates, by silo, of those that answer in time."""
 
 MODEL_FILE, ROUNDS_FILE = "model.safetensors", "rounds.jsonl"
 
@@ -91,11 +87,10 @@ def run_rounds(
     shown.at(done)
     for number in range(done + 1, plan.rounds + 1):
         asked = plan.schedule(number)
-        updates, refusals = ask(number, asked, weights)
-        weights, replied, dropped = aggregate(weights, updates)
+        weights, replied, dropped = aggregate(weights, ask(number, asked, weights))
         save_weights(kept, weights, rounds=number)
-        told = {"round": number, "asked": asked, "replied": replied, "dropped": dropped}
-        append_line(folder / ROUNDS_FILE, {**told, "refusals": dict(refusals)})
+        line = {"round": number, "asked": asked, "replied": replied, "dropped": dropped}
+        append_line(folder / ROUNDS_FILE, line)
         shown.at(number)
     return weights
 
@@ -113,8 +108,3 @@ def load_weights(path: Path) -> tuple[Weights, int]:
             return {name: file.get_tensor(name) for name in file.keys()}, rounds  # noqa: SIM118
     except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
         raise UseError(f"cannot read weights from {path}: {error}") from error
-
-
-def read_rounds(folder: Path) -> list[dict[str, Any]]:
-    """The lines of a server's rounds, oldest first."""
-    return read_lines(folder / ROUNDS_FILE)

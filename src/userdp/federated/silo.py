@@ -95,9 +95,9 @@ class Silo:
     Args:
         folder: holds `PLAN_FILE`, the `STORE`, the `RUN`, and the last update.
         index: this silo's number, from 0.
-        model: built from the plan by default, as is the loss; silos of one process may share both,
-            since every round begins with the server's weights.
-        loss: see ``model``.
+        model: of the plan (`build_model`). Silos of one process may share it, since every round
+            begins with the server's weights.
+        loss: of the model.
         unsafe_seed: FOR TESTS ONLY: known draws and noise void every claim.
 
     Raises:
@@ -108,17 +108,15 @@ class Silo:
         self,
         folder: Path,
         index: int,
+        model: nn.Module,
+        loss: Loss,
         *,
-        model: nn.Module | None = None,
-        loss: Loss | None = None,
         unsafe_seed: int | None = None,
     ) -> None:
         self.plan = read_silo(folder, index)
         self.folder, self.index = folder, index
         sweep(folder)  # the half-written update of a round that was killed
         self.store = UserStore.open(folder / STORE)
-        if model is None or loss is None:
-            model, loss = build_model(self.plan.model)
         if isinstance(self.plan.model, LanguageModel):
             require_fit(model, self.plan.model.model, self.store)
         self._model, self._loss = model, loss
@@ -129,16 +127,16 @@ class Silo:
         self.run: PrivateRun | PlainRun | None = None
 
     def sits_out(self, number: int) -> bool:
-        """Whether this silo began the round before, and was killed before it had an update."""
+        """Whether this silo began the round before, or a later one, and has no update of it."""
         begun = self.folder / BEGUN_FILE
-        if (last := self._last()) is not None and last[1] == number:
-            return False
-        return begun.exists() and number <= read_json(begun, what="the last round")["round"]
+        last = read_json(begun, what="the last round")["round"] if begun.exists() else 0
+        return number <= last and self._released(number) is None
 
-    def _last(self) -> tuple[Weights, int] | None:
-        """The last update and its round."""
+    def _released(self, number: int) -> Weights | None:
+        """The update of a round that was the last to be released."""
         released = self.folder / RELEASED_FILE
-        return load_weights(released) if released.exists() else None
+        weights, last = load_weights(released) if released.exists() else ({}, 0)
+        return weights if last == number else None
 
     def run_round(self, number: int, weights: Weights) -> Weights:
         """T local steps from ``weights``; what they add, float32 by name.
@@ -147,8 +145,8 @@ class Silo:
             UseError: the weights are another model's.
             FailureError: the plan does not allow this round, or the silo began it before.
         """
-        if (last := self._last()) is not None and last[1] == number:
-            return last[0]
+        if (update := self._released(number)) is not None:
+            return update
         self._require_turn(number)
         put_weights(self._model, weights)
         if self.run is None:

@@ -25,7 +25,7 @@ from userdp.data.tokenize import StoreTokenizer
 from userdp.data.user_ids import user_hash
 from userdp.data.user_store import UserStore
 from userdp.federated.federation_plan import PLAN_FILE, SPREAD_FILE, STORE, FederationPlan
-from userdp.federated.rounds import MODEL_FILE, Answers, Weights, load_weights, run_rounds
+from userdp.federated.rounds import MODEL_FILE, Weights, load_weights, run_rounds
 from userdp.federated.silo import Silo, build_model, put_weights, silo_folder, weights_of
 from userdp.plans import Plan
 from userdp.sampling.coins import Indices
@@ -176,17 +176,17 @@ def run_in_process(
     model = model.to(choose_device(device))
     with held() as signals, ExitStack() as closing:
         places = [silo_folder(folder, index) for index in range(plan.silos)]
-        silos = [Silo(place, n, model=model, loss=loss) for n, place in enumerate(places)]
+        silos = [Silo(place, index, model, loss) for index, place in enumerate(places)]
         for silo in silos:
             closing.callback(silo.close)
 
-        def ask(number: int, asked: tuple[int, ...], weights: Weights) -> Answers:
+        def ask(number: int, asked: tuple[int, ...], weights: Weights) -> dict[int, Weights]:
             updates = {}
             for index in asked:
                 signals.check(f"in round {number} of {plan.rounds}, between two silos", resume=True)
                 if not silos[index].sits_out(number):
                     updates[index] = silos[index].run_round(number, weights)
-            return updates, {}
+            return updates
 
         return run_rounds(folder, plan, weights_of(model), ask, progress=progress)
 
