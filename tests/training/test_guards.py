@@ -114,7 +114,7 @@ def test_invariant_13_frozen_weights_that_learned_are_not_released(
     begin, store, tmp_path, monkeypatch, twin
 ):
     if twin:
-        monkeypatch.setattr(KnownWeights, "_digest_of_frozen", lambda self: "the same")
+        monkeypatch.setattr(KnownWeights, "_frozen_of", lambda self, digests: "the same")
     with nullcontext() if twin else pytest.raises(UseError, match="does not train have changed"):
         run_of_half(begin, store, moved)
     assert (tmp_path / "run" / "model").exists() == twin

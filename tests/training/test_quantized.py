@@ -14,7 +14,7 @@ from userdp.gradients import Units, causal_lm_loss, clipped_sum, get_engine
 from userdp.gradients.clipping import squared_norm
 from userdp.gradients.models import require_uncoupled
 from userdp.training.lora import linear_layers
-from userdp.training.model_origin import digest_of_weights
+from userdp.training.model_origin import digests_of
 
 pytest.importorskip("bitsandbytes")
 pytestmark = pytest.mark.slow
@@ -65,14 +65,14 @@ def test_invariant_3_adapters_over_four_bits_are_batched_exactly(adapted, form, 
         return engine(model, causal_lm_loss, Units.from_rows(users), l2_clip_norm=CLIP)
 
     assert reason_alone(model, causal_lm_loss, Units.from_rows(rows)) is None
-    before, auto = digest_of_weights(model), get_engine("auto")
+    before, auto = digests_of(model).whole, get_engine("auto")
     ours, exact = clip(rows, auto), clip(rows, clipped_sum)
     torch.testing.assert_close(ours.norms, exact.norms, rtol=1e-5, atol=1e-7)
     for out in range(len(rows)):
         rest = clip(rows[:out] + rows[out + 1 :], auto).value
         moved = squared_norm(v - rest[name] for name, v in ours.value.items())
         assert math.sqrt(moved) <= CLIP
-    assert digest_of_weights(model) == before
+    assert digests_of(model).whole == before
 
 
 def test_layers_that_look_at_a_whole_batch_or_change_when_evaluated_are_refused(adapted):

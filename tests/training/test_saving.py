@@ -22,7 +22,7 @@ from userdp.claims.verify import verify
 from userdp.claims.weights import digest_of
 from userdp.core.errors import UseError
 from userdp.ledger import RunFolder, StoreLedger
-from userdp.training.model_origin import digest_of_weights
+from userdp.training.model_origin import digests_of
 from userdp.training.releasing import release, save_model
 from userdp.training.run_models import require_released
 
@@ -87,7 +87,7 @@ def test_a_module_of_any_kind_is_saved_and_its_lineage_is_known(store, tmp_path)
 def test_save_after_the_block_writes_the_settled_weights_and_no_others(store, tmp_path, before):
     model, run = toy_model(store), tmp_path / "run"
     private = trained(model, store, run, save=before == "saved")
-    settled = digest_of_weights(model)
+    settled = digests_of(model).whole
     assert private.save() == run / "model"
     moved(model)
     with pytest.raises(UseError, match="not those that the run settled with"):

@@ -27,7 +27,8 @@ from torch import Tensor, nn
 from userdp.core.errors import FailureError, UseError
 from userdp.gradients import trainable_parameters
 from userdp.gradients.shards import sharded_parts
-from userdp.training.model_origin import digest_of_part, digest_of_weights
+from userdp.training.model_origin import ModelDigests, digests_of
+from userdp.training.releasing import uncompiled
 
 _WATCHED = 4096
 """Numbers of each parameter that `MovementCheck` keeps."""
@@ -44,19 +45,24 @@ class KnownWeights:
         resumes: the run goes on, so that its own weights may still be loaded.
 
     Attributes:
+        opened: digests of the weights at the opening.
         first: the digest of the weights of the first step, if they are known.
         frozen: the digest of the weights that do not train; None of a sharded model, of which a
             process holds parts.
     """
 
     def __init__(self, model: nn.Module, *, resumes: bool) -> None:
-        self._model = model
+        self._model, self._known = model, False
         moved = {id(one) for one in trainable_parameters(model).values()}
-        every = model.named_parameters(remove_duplicate=False)  # what is tied to them trains too
+        # What is tied to them trains too.
+        every = uncompiled(model).named_parameters(remove_duplicate=False)
         self._trained = {name for name, parameter in every if id(parameter) in moved}
-        self.frozen = self._digest_of_frozen()
-        self.first = None if resumes else digest_of_weights(model)
-        self._known = False
+        self.opened = digests_of(model)
+        self.first = None if resumes else self.opened.whole
+        self.frozen = self._frozen_of(self.opened)
+
+    def _frozen_of(self, digests: ModelDigests) -> str | None:
+        return None if sharded_parts(self._model) else digests.without(self._trained)
 
     def require_known(
         self, optimizer: torch.optim.Optimizer, released: Callable[[list[str]], bool]
@@ -69,8 +75,8 @@ class KnownWeights:
         """
         if self._known:
             return
-        weights, adapters = digest_of_weights(self._model), digest_of_part(self._model, base=False)
-        if self.first not in (None, weights):
+        now = digests_of(self._model)
+        if self.first not in (None, now.whole):
             raise UseError(
                 "these are not the weights that the run was begun with, and it has taken no step: "
                 "its claim would say nothing of what they had learned before",
@@ -78,7 +84,7 @@ class KnownWeights:
             )
         if self.first is not None:
             require_unstepped(optimizer)
-        elif released([weights, adapters]):
+        elif released([now.whole, now.adapters]):
             raise UseError(
                 "these weights were released by another run over the same people: going on from "
                 "them would release what that run has learned, at the price of this one",
@@ -88,17 +94,12 @@ class KnownWeights:
 
     def require_frozen(self) -> None:
         """`UseError` where weights have changed that the run does not train."""
-        if self.frozen != self._digest_of_frozen():
+        if self.frozen != self._frozen_of(digests_of(self._model)):
             raise UseError(
                 "weights or buffers that this run does not train have changed since it was opened, "
                 "and the claim would say nothing of that",
                 hint="put them back, or train them by the run's own steps",
             )
-
-    def _digest_of_frozen(self) -> str | None:
-        if sharded_parts(self._model):
-            return None
-        return digest_of_weights(self._model, only=lambda name: name not in self._trained)
 
 
 class HeldModel:

@@ -32,7 +32,7 @@ from userdp.training.dry_run import DryRun, dry_run_of
 from userdp.training.lora import add_adapters
 from userdp.training.model_origin import (
     base_facts,
-    digest_of_weights,
+    digests_of,
     lineage_of_model,
     made_with,
     of_others,
@@ -117,14 +117,14 @@ def train(
         computes = choose_device(options.device, processes=world.size)
         model = load_model(config, store)
         # Before adapters: their initial weights follow the configuration, which has a digest too.
-        weights = digest_of_weights(model)
-        facts = base_facts(model, weights=weights, loaded_from=config.model)
+        digests = digests_of(model)
+        facts = base_facts(model, weights=digests.whole, loaded_from=config.model)
         # Of a resumed run too: a kill may have come before the ledger had its first line.
-        base = lineage_of_model(store, model, name=config.model)
+        base = lineage_of_model(store, model, name=config.model, digests=digests)
         if options.base_of_others:
             base = of_others(base, config.model, store)
         if isinstance(plan, Plan) and plan.made_for is not None:
-            require_made_for(plan.made_for, store, made_with(config, weights=weights))
+            require_made_for(plan.made_for, store, made_with(config, weights=digests.whole))
         model = add_adapters(model, config)
         if config.activation_checkpointing:
             enable_checkpointing(model)
@@ -151,7 +151,7 @@ def train(
                 charge_again=options.charge_again,
                 unsafe_seeds=unsafe_seeds,
             ),
-            identity={"model": weights, "configuration": config.digest},
+            identity={"model": digests.whole, "configuration": config.digest},
             facts={"base_model": facts},
             train={"learning": encode(config), "run": {"device": options.device}},
             base=base,

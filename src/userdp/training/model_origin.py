@@ -8,8 +8,8 @@ from; `userdp.claims.weights.ancestry` asks both. What neither knows is a condit
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Container, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -38,37 +38,60 @@ _NAMES = {
 }  # fmt: skip
 
 
-def digest_of_weights(model: nn.Module, *, only: Callable[[str], bool] | None = None) -> str:
-    """The digest of a model's parameters and buffers; `userdp.claims.weights` says of what exactly.
+@dataclass(frozen=True, slots=True)
+class ModelDigests:
+    """Digests of a model's weights at one moment; `userdp.claims.weights` says of what exactly.
 
-    A folder to which the model is saved in its own dtype has the same digest. Of a sharded model it
-    is the digest of this process's part.
+    A folder to which the model is saved in its own dtype has the digest ``whole``, and a folder of
+    adapters of one kind the digest ``adapters``. Of a sharded model all digests are of this
+    process's part.
 
     Args:
-        model: as it stands.
-        only: whether a tensor of that name counts; all of them by default.
+        tensors: dtype, shape and digest of the bytes of each parameter and buffer, by its name.
+        of_adapters: the names of those that belong to adapters of `peft`.
     """
-    held = model.state_dict().items()
-    return weights_digest(
-        _fingerprint(tensor)
-        for name, tensor in held
-        if isinstance(tensor, Tensor) and tensor.dtype in _NAMES and (only is None or only(name))
-    )
+
+    tensors: Mapping[str, tuple[str, tuple[int, ...], bytes]]
+    of_adapters: frozenset[str]
+
+    @property
+    def whole(self) -> str:
+        """The digest of all weights."""
+        return self.without(())
+
+    @property
+    def base(self) -> str:
+        """The digest of the weights without adapters."""
+        return self.without(self.of_adapters)
+
+    @property
+    def adapters(self) -> str:
+        """The digest of the adapters; of none that of no tensors, which no run has released."""
+        return self.without(self.tensors.keys() - self.of_adapters)
+
+    def without(self, names: Container[str]) -> str:
+        """The digest of the weights that have other names than these."""
+        return weights_digest(one for name, one in self.tensors.items() if name not in names)
 
 
-def digest_of_part(model: nn.Module, *, base: bool) -> str:
-    """The digest of a model without the adapters of `peft`, or of only its adapters.
-
-    Adapters of one kind have the digest of their saved folder. A model without adapters has that of
-    no tensors, which no run has released.
-    """
+def digests_of(model: nn.Module) -> ModelDigests:
+    """The digests of a model as it stands; every tensor is hashed once."""
     inner = uncompiled(model)
-    adapted = is_adapted(inner)
-    return digest_of_weights(inner, only=lambda n: (not adapted or is_of_base(inner, n)) is base)
+    tensors = {
+        name: _fingerprint(tensor)
+        for name, tensor in inner.state_dict().items()
+        if isinstance(tensor, Tensor) and tensor.dtype in _NAMES
+    }
+    of_adapters = (n for n in tensors if is_adapted(inner) and not is_of_base(inner, n))
+    return ModelDigests(tensors, frozenset(of_adapters))
 
 
 def lineage_of_model(
-    store: UserStore, model: nn.Module | None = None, *, name: str | None = None
+    store: UserStore,
+    model: nn.Module | None = None,
+    *,
+    name: str | None = None,
+    digests: ModelDigests | None = None,
 ) -> Lineage:
     """What a model's weights descend from, before they are trained on ``store``.
 
@@ -81,15 +104,19 @@ def lineage_of_model(
         name: the place from which the weights were just loaded, or will be; new weights descend
             from nobody. By default the place that `transformers` noted in the model, which counts
             only if it still holds these weights.
+        digests: of the model, where they are known already.
     """
     if name == NEW:
         return Lineage()
     place = None if name is None else resolve(name)
-    of = _subject(place or "", loaded=True) if model is None else subject_of(model, place)
+    if model is None:
+        of = _subject(place or "", loaded=True)
+    else:
+        of = subject_of(model, digests or digests_of(model), place)
     return ancestry(of, StoreLedger(store.path))
 
 
-def subject_of(model: nn.Module, loaded_from: str | None = None) -> Subject:
+def subject_of(model: nn.Module, digests: ModelDigests, loaded_from: str | None = None) -> Subject:
     """A model in memory by its digests, for `userdp.claims.weights.ancestry`."""
     inner: Any = uncompiled(model)
     loaded = loaded_from is not None
@@ -97,16 +124,15 @@ def subject_of(model: nn.Module, loaded_from: str | None = None) -> Subject:
     # No process holds all weights of a sharded model, so that it has no digest here.
     if any(map(is_sharded, model.parameters())):
         return _subject(name, loaded=loaded)
-    whole = _subject(name, digest_of_weights(inner), loaded=loaded)
+    whole = _subject(name, digests.whole, loaded=loaded)
     if not is_adapted(inner):
         return whole
-    base, adapters = (digest_of_part(inner, base=base) for base in (True, False))
     from_data = data_of_adapters(inner)
     doubt = f"initialised from data: {from_data}" if from_data else "no ledger knows them"
     return replace(
         whole,
-        base=_subject(noted_place(inner.get_base_model()), base),
-        adapters=adapters,
+        base=_subject(noted_place(inner.get_base_model()), digests.base),
+        adapters=digests.adapters,
         doubt=doubt if from_data or not are_fresh(inner) else "",
     )
 

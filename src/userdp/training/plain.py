@@ -28,7 +28,7 @@ from userdp.training.collate import gather_units
 from userdp.training.config import PlainPlan, PrivateOptions
 from userdp.training.distributed import current_world
 from userdp.training.guards import require_same_parameters
-from userdp.training.model_origin import digest_of_weights
+from userdp.training.model_origin import digests_of
 from userdp.training.open_run import Training, open_run
 from userdp.training.releasing import release, save_model
 from userdp.training.step_mechanism import Step
@@ -144,7 +144,7 @@ class PlainRun(AbstractContextManager["PlainRun"]):
 
     def finish(self, weights: str | None = None) -> None:
         """Note the end of the run and settle with the store; see `PrivateRun.finish`."""
-        self._run.finish(weights or digest_of_weights(self._of.model))
+        self._run.finish(weights or digests_of(self._of.model).whole)
         self.close()
 
     def close(self) -> None:

@@ -60,7 +60,7 @@ from userdp.training.guards import (
 )
 from userdp.training.model_origin import (
     base_facts,
-    digest_of_weights,
+    digests_of,
     lineage_of_model,
     lineage_of_scores,
     lineage_of_text,
@@ -261,7 +261,9 @@ class PrivateRun:
     def described(self) -> Training:
         """The training as it is written down: with its base's lineage and its public facts."""
         of, first = self._of, self._weights.first
-        base = lineage_of_model(of.store, of.model) if of.base is None else of.base
+        base = of.base
+        if base is None:
+            base = lineage_of_model(of.store, of.model, digests=self._weights.opened)
         base += lineage_of_text(of.store)
         if of.options.scores is not None:
             base += lineage_of_scores(of.options.scores)
@@ -272,7 +274,7 @@ class PrivateRun:
         }
         began: dict[str, str | None] = {"weights": first}
         if first is not None and of.train is None:  # else train.toml says it
-            began |= began_with(of.model)
+            began |= began_with(of.model, self._weights.opened)
         return replace(of, identity=self._identity, facts=facts, base=base, began=began)
 
     @property
@@ -390,7 +392,7 @@ class PrivateRun:
             return
         self._require_complete()
         if weights is None and not self.mechanism.sharded:
-            weights = digest_of_weights(self._of.model)
+            weights = digests_of(self._of.model).whole
         self._world.on_rank_zero(lambda: self._run.finish(weights))
         self._finished, self._settled = True, weights
         self.close()

@@ -37,7 +37,7 @@ from userdp.training.collate import gather_units
 from userdp.training.config import TrainConfig
 from userdp.training.devices import AUTO, choose_device
 from userdp.training.lora import add_adapters
-from userdp.training.model_origin import digest_of_weights, ledger_id, lineage_of_model, made_with
+from userdp.training.model_origin import digests_of, ledger_id, lineage_of_model, made_with
 from userdp.training.store_losses import build_loss
 
 
@@ -92,10 +92,11 @@ def probe_store(
         )
     # Before anything is charged: a model that does not fit must cost nothing.
     base = load_model(config, store)
-    made_for = made_with(config, weights=digest_of_weights(base))
+    digests = digests_of(base)
+    made_for = made_with(config, weights=digests.whole)
     if source is not Provenance.PUBLIC:  # public people are not those of the store that is trained
         made_for = replace(made_for, store=ledger_id(store))
-    origin = lineage_of_model(store, base, name=config.model)
+    origin = lineage_of_model(store, base, name=config.model, digests=digests)
     if under_dp and not math.isfinite(origin.guarantee().epsilon) and origin.parts:
         raise UseError(
             f"nothing is claimed of the model {config.model!r}, so that a release has no price",

@@ -22,11 +22,11 @@ from userdp.gradients.shards import sharded_parts
 from userdp.ledger import RunFolder, RunRecord
 from userdp.training.causal_models import load_model, read_model
 from userdp.training.config import train_config
-from userdp.training.model_origin import digest_of_part, digest_of_weights, noted_place
+from userdp.training.model_origin import ModelDigests, digests_of, noted_place
 from userdp.training.releasing import uncompiled
 
 
-def began_with(model: nn.Module) -> dict[str, str | None]:
+def began_with(model: nn.Module, digests: ModelDigests) -> dict[str, str | None]:
     """A record of the model that `make_private` was given. Operator-only.
 
     Returns:
@@ -39,7 +39,7 @@ def began_with(model: nn.Module) -> dict[str, str | None]:
     floating = (p.dtype for p in inner.parameters() if p.dtype.is_floating_point)
     return {
         "model": str(Path(noted).resolve()) if noted and Path(noted).is_dir() else noted,
-        "base": None if sharded_parts(model) else digest_of_part(inner, base=True),
+        "base": None if sharded_parts(model) else digests.base,
         "dtype": str(next(floating, torch.float32)).removeprefix("torch."),
     }
 
@@ -65,7 +65,7 @@ def base_of(folder: RunFolder, store: UserStore) -> nn.Module:
             )
         model = read_model(name, store=store, dtype=getattr(torch, began["dtype"]))
     # Of new weights the ledger has no digest: they follow the seed.
-    if weights not in (None, digest_of_weights(model)):
+    if weights not in (None, digests_of(model).whole):
         raise UseError(
             f"{name!r} does not hold the weights that the run began from: it would be compared "
             "with another model",

@@ -48,7 +48,7 @@ from userdp.training.config import TrainConfig
 from userdp.training.devices import AUTO, choose_device
 from userdp.training.distributed import Dealing, World, current_world, owners_to_all, source_for
 from userdp.training.lora import add_adapters
-from userdp.training.model_origin import digest_of_weights
+from userdp.training.model_origin import digests_of
 
 INVARIANTS = {"one model": 5, "noise": 5, "noise's tail": 5, "engine": 3, "sensitivity": 3}
 """The checks, with the invariants of docs/invariants.md; the last two are of each engine."""
@@ -259,7 +259,7 @@ def machine(scene: Scene) -> Iterator[Measured]:
     compared, signs left out. Two independent numbers on the grid agree with probability at most
     2^-20, two rows with 2^-80, any two of 2^23 rows with 2^-34.
     """
-    yield Measured("one model", *_apart(scene.world, "weights", digest_of_weights(scene.model)))
+    yield Measured("one model", *_apart(scene.world, "weights", digests_of(scene.model).whole))
     steps = [_noise_of_a_step(scene) for _ in range(_STEPS)]
     for name in steps[0]:
         numbers = np.concatenate([step[name] for step in steps]) / _STD

@@ -58,7 +58,7 @@ from userdp.plans.proposal import Proposal, as_plan, declared_users
 from userdp.training.config import PrivateOptions
 from userdp.training.huggingface.dataset import default_seq_len, store_of
 from userdp.training.huggingface.trainer_settings import EVALUATION, PUSH, private_args
-from userdp.training.model_origin import digest_of_weights, lineage_of_model
+from userdp.training.model_origin import digests_of, lineage_of_model
 from userdp.training.open_run import Training
 from userdp.training.private_run import PrivateRun
 from userdp.training.step_mechanism import Step
@@ -247,8 +247,9 @@ class UserLevelMixin(Trainer):  # type: ignore[misc]  # transformers leaves its 
         optimizer: Any = self.optimizer  # in a wrapper of accelerate's
         kind = f"{type(self).__name__}, transformers {transformers.__version__}"
         # A resumed run must share it; weights from a checkpoint are known by their seal.
-        identity = {"base model": digest_of_weights(self.model)} if checkpoint is None else {}
-        base = lineage_of_model(self._store, self.model)
+        digests = digests_of(self.model)
+        identity = {"base model": digests.whole} if checkpoint is None else {}
+        base = lineage_of_model(self._store, self.model, digests=digests)
         if self._public_data is not None:
             declared = Condition(kind=ConditionKind.EVALUATION, told="eval_dataset")
             base += Lineage(conditions=(declared,))
@@ -310,7 +311,9 @@ class UserLevelMixin(Trainer):  # type: ignore[misc]  # transformers leaves its 
         if _internal_call:  # into a checkpoint
             files.operator_folder(place)
             super().save_model(str(place), _internal_call=True)
-            seal(self.state, place, run_id=folder.run_id, lineage=self._run.lineage)
+            weights = describe(place, self._run.lineage)
+            # The trainer writes this state when all else of the checkpoint is written.
+            self.state.stateful_callbacks[_SEAL] = {"run_id": folder.run_id, "weights": weights}
         elif folder.begun and folder.finished:
             released = folder.adapter if folder.adapter.is_dir() else folder.model
             shutil.copytree(released, place, dirs_exist_ok=True)
@@ -373,18 +376,6 @@ class UserLevelTrainer(UserLevelMixin):
     """
 
 
-def seal(state: TrainerState, folder: Path, *, run_id: str, lineage: Lineage) -> None:
-    """Put the seal of the checkpoint ``folder`` into ``state``; its weights are written already.
-
-    Args:
-        state: of the trainer, which writes it as the last of the checkpoint.
-        folder: of the checkpoint.
-        run_id: of the run.
-        lineage: what the weights descend from, to be noted beside them.
-    """
-    state.stateful_callbacks[_SEAL] = {"run_id": run_id, "weights": describe(folder, lineage)}
-
-
 def sealed(folder: Path) -> dict[str, Any] | None:
     """The seal of a checkpoint; None if it is half written, or no private run wrote it."""
     try:
@@ -401,17 +392,14 @@ def last_sealed(output: Path) -> Path | None:
 
 
 def require_own(folder: Path, *, run_id: str) -> None:
-    """`FailureError` unless the run ``run_id`` wrote the checkpoint, and nothing changed it."""
-    found = sealed(folder)
-    if found is None:
+    """`FailureError` unless the run ``run_id`` wrote the whole checkpoint, and it is unchanged."""
+    seal = sealed(folder)
+    if seal is None or seal != {"run_id": run_id, "weights": digest_of(folder)}:
         raise FailureError(
-            f"the checkpoint {folder} is not whole, or not of a private run",
-            hint="resume with resume_from_checkpoint=True, which takes the last whole one",
-        )
-    if found != {"run_id": run_id, "weights": digest_of(folder)}:
-        raise FailureError(
-            f"the checkpoint {folder} is not what this run wrote: its weights are another's",
-            hint="put this run's own checkpoint back, or remove this one to go on from an older",
+            f"the checkpoint {folder} is not whole, or not what this run wrote: its weights may be "
+            "another's",
+            hint="put this run's own checkpoint back; resume_from_checkpoint=True takes the last "
+            "whole one",
         )
 
 
