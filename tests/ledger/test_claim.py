@@ -13,7 +13,7 @@ from userdp.claims.lineage import Lineage, of_parts
 from userdp.core.codec import encode
 from userdp.core.errors import FailureError, UseError
 from userdp.ledger import RunLedger, RunRecord, StoreLedger
-from userdp.ledger.parts import Query
+from userdp.ledger.parts import Choice, Query, Unclaimed
 from userdp.ledger.run_ledger import write_winner
 from userdp.noise.gaussian import NoiseSampler
 from userdp.plans import FixedGrid, PrivateSelection, StepRecord
@@ -67,12 +67,10 @@ def test_invariant_1_a_step_that_is_not_the_plans_is_refused_before_its_update(t
 
 @pytest.mark.pitfall(number=1)
 @pytest.mark.parametrize(
-    ("plan", "facts"),
-    [(uls_plan(unsafe_shuffle=True), {}), (None, {}), (uls_plan(), {"unsafe_seeds": True})],
-    ids=["shuffled", "no privacy", "known seeds"],
+    "plan", [uls_plan(unsafe_shuffle=True), None], ids=["shuffled", "no privacy"]
 )
-def test_invariant_1_what_the_accounting_does_not_cover_claims_nothing(tmp_path, plan, facts):
-    run = run_with(tmp_path / "run", plan, 0, facts=facts)
+def test_invariant_1_what_the_accounting_does_not_cover_claims_nothing(tmp_path, plan):
+    run = run_with(tmp_path / "run", plan, 0)
     assert claim(run).guarantee.epsilon == math.inf
 
 
@@ -122,17 +120,11 @@ def test_a_file_that_is_no_ledger_is_refused(tmp_path, text):
         claim(tmp_path / "none")
 
 
-def test_a_ledger_is_begun_once(tmp_path):
-    run_with(tmp_path / "run", uls_plan(), 1)
-    with pytest.raises(UseError, match="exists already"):
-        begun(tmp_path / "run" / "ledger.jsonl", uls_plan())
-
-
 def test_invariant_9_the_shareable_ledger_holds_public_constants_only(tmp_path):
     run_with(tmp_path / "run", uls_plan(), 3)
     header = entries(tmp_path / "run" / "ledger.jsonl")[0]
     named = {"kind", "schema", "run_id", "plan", "facts", "lineage"}
-    assert set(header) == named | {"trial", "tuning_id", "payer", "won"}
+    assert set(header) == named | {"tuning_id", "payer"}
     allowed = {field.name for field in dataclasses.fields(StepRecord)}
     attempts = [e for e in entries(tmp_path / "run" / "ledger.jsonl") if e["kind"] == "attempt"]
     assert attempts
@@ -159,12 +151,14 @@ def tuning(plan):
 
 
 def trial(path, plan):
-    return run_with(path, plan, plan.steps, finished=True, trial=True) / "ledger.jsonl"
+    payer = Unclaimed(id="t", why="it is a trial of a private selection")
+    return run_with(path, plan, plan.steps, finished=True, payer=payer) / "ledger.jsonl"
 
 
 def win(source, target, tuned, *, lineage=None):
     lineage = Lineage() if lineage is None else lineage
-    write_winner(source, target, tuned, tuning_id="s", basis="DP scores", lineage=lineage.plain)
+    payer = Choice(id="s", tuning=tuned)
+    write_winner(source, target, payer, tuning_id="s", basis="DP scores", lineage=lineage.plain)
 
 
 @pytest.mark.pitfall(number=27)
@@ -180,7 +174,6 @@ def test_invariant_1_a_trial_claims_nothing_and_the_winner_what_choosing_cost(tm
     assert found.complete
     assert [part.id for part in found.parts] == ["s"], "as the store's ledger knows the tuning"
     header, *others = entries(tmp_path / "winner.jsonl")
-    assert not header["trial"]
     assert "t" not in (header["run_id"], *(entry.get("run_id") for entry in others))
     grid = FixedGrid(plans=(plan, plan, plan), score_epsilon=0.1)
     ledger = run_with(tmp_path / "run", plan, 5, finished=True) / "ledger.jsonl"
@@ -205,7 +198,7 @@ def test_invariant_1_twin_a_winner_of_a_tuning_that_never_tried_it_is_refused(tm
     win(source, tmp_path / "winner.jsonl", tuning(uls_plan()))
     lines = (tmp_path / "winner.jsonl").read_text().splitlines()
     header = json.loads(lines[0])
-    header["won"]["plans"] = [encode(uls_plan(noise_multiplier=9.0))]
+    header["payer"]["tuning"]["plans"] = [encode(uls_plan(noise_multiplier=9.0))]
     (tmp_path / "edited.jsonl").write_text(json.dumps(header, separators=(",", ":")) + "\n")
     with pytest.raises(UseError, match="did not try"):
         claim(tmp_path / "edited.jsonl")

@@ -120,7 +120,7 @@ def test_invariant_1_a_tampered_ledger_is_noticed(path, tamper, seen):
         read(path)
     add(path, 4)
     path.write_bytes(b"".join(tamper(path.read_bytes().splitlines(keepends=True)[:3])))
-    with pytest.raises(UseError, match=r"does not follow|is not a ledger entry"):
+    with pytest.raises(UseError, match=r"does not follow|is not a ledger entry|is damaged"):
         read(path)
 
 

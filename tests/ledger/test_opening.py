@@ -5,6 +5,7 @@ What is opened here are the run folders of `tests.ledger.runs`; kills: `test_kil
 
 import contextlib
 import fcntl
+import math
 import os
 
 import pytest
@@ -20,6 +21,7 @@ from userdp.ledger.lines import Open, OpenBudget
 from userdp.ledger.run_ledger import end_early
 from userdp.ledger.store_ledger import new_id
 from userdp.plans import StepRecord
+from userdp.training.config import UnsafeSeeds
 
 ELSEWHERE = "not the one that was opened last"
 
@@ -41,6 +43,12 @@ def test_a_run_goes_on_as_often_as_it_is_interrupted(run, store):
     assert claim(run).guarantee == PLAN.guarantee() == claim(store.path).guarantee
     assert claim(run).complete
     assert len(StoreLedger(store.path).charges()) == 1
+
+
+def test_invariant_1_a_run_whose_randomness_has_a_known_seed_claims_nothing(tmp_path, store):
+    go_on(tmp_path / "run", store, unsafe_seeds=UnsafeSeeds(draws=1))
+    assert claim(tmp_path / "run").guarantee.epsilon == math.inf
+    assert "known seed" in claim(tmp_path / "run").why_nothing
 
 
 # Copies, and what was put back.
@@ -149,7 +157,7 @@ def test_invariant_12_all_folders_together_take_as_many_steps_as_were_charged(ru
 def test_invariant_12_twin_without_the_counter_folders_that_were_put_back_take_more(
     run, store, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(Counter, "count", lambda self: None)
+    monkeypatch.setattr(Counter, "count", lambda self, attempts=1: None)
     assert steps_of_all(run, store, tmp_path) > PLAN.steps
 
 
@@ -198,7 +206,7 @@ def killed_before_the_line_of_a_step(run, store, monkeypatch):
 def test_invariant_12_a_step_is_counted_on_the_disk_before_it_is_charged(run, store, monkeypatch):
     (counter,) = (store.path / "runs").iterdir()
     killed_before_the_line_of_a_step(run, store, monkeypatch)
-    assert int(counter.read_bytes()) == 2
+    assert counter.stat().st_size == 2
     opened(run, store).close()
     assert claim(run).steps == 2
 
@@ -230,14 +238,11 @@ def test_invariant_9_what_a_run_needs_to_go_on_is_the_operators(run, store):
     assert modes == [0o600, 0o600, 0o600, 0o700]
 
 
-def test_a_counter_that_was_deleted_or_damaged_is_refused(run, store):
+def test_a_counter_that_was_deleted_is_refused(run, store):
     (counter,) = (store.path / "runs").iterdir()
     kept = counter.read_bytes()
     counter.unlink()
     with pytest.raises(UseError, match="is gone"):
-        go_on(run, store)
-    counter.write_bytes(b"none")
-    with pytest.raises(UseError, match="or damaged"):
         go_on(run, store)
     counter.write_bytes(kept)
     go_on(run, store)

@@ -28,7 +28,7 @@ from userdp.claims.conditions import Condition, ConditionKind
 from userdp.claims.lineage import Lineage
 from userdp.core.errors import UseError
 from userdp.ledger import StoreLedger
-from userdp.ledger.lines import Open, Release, Score, Trial
+from userdp.ledger.lines import Answer, Open, Release, Trial
 from userdp.ledger.parts import Steps
 from userdp.ledger.store_history import History
 
@@ -45,7 +45,6 @@ REFUSED = {
     "filter; run one; graph": "different adjacencies",
     "run one; run one": "already charged",
     "run one; settle two": "no reservation",
-    "run one; settle one 99": "cannot settle",
     "ask; release s": "nothing here paid for it",
     "tuning a b; tuning a c": "base model is not the one",
 }  # fmt: skip
@@ -114,7 +113,7 @@ def test_invariant_13_what_may_have_been_chosen_by_an_exact_look_says_so(ledger,
 
 
 def test_broken_twin_a_total_without_the_conditions_of_its_runs_is_caught(ledger, monkeypatch):
-    monkeypatch.setattr(claims_module, "store_conditions", lambda history, parts: ())
+    monkeypatch.setattr(claims_module, "store_conditions", lambda history: ())
     write(ledger, "look stats; run one")
     assert told(ledger) == {}
 
@@ -208,8 +207,7 @@ def selecting(ledger):
 
 
 def take(ledger, slot, trial, constants="constants", base=None):
-    line = Trial(run_id=trial, slot=slot, base=base or {})
-    ledger.append(line, require=lambda history: history.require_slot(slot, constants))
+    ledger.append(Trial(run_id=trial, slot=slot, constants=constants, base=base or {}))
 
 
 def test_slots_are_drawn_once(selecting):
@@ -255,19 +253,16 @@ def test_invariant_1_the_score_of_a_trial_is_drawn_once(selecting):
     """Scores that could be drawn again would choose as often as one likes for one price."""
     take(selecting, "a", "t")
     for drawn in (1.5, 2.5):
-        assert selecting.append(Score(run_id="t", value=drawn)).scores["t"] == 1.5
-    with pytest.raises(UseError, match="no trial"):
-        selecting.append(Score(run_id="nobody", value=0.0))
+        assert selecting.append(Answer(run_id="t", value=drawn)).answers["t"] == 1.5
+    with pytest.raises(UseError, match="no reservation"):
+        selecting.append(Answer(run_id="nobody", value=0.0))
 
 
 def test_a_trial_is_settled_and_opened_under_its_selection_whose_word_on_weights_is_the_last(
     selecting,
 ):
-    def begin(nonce, attempts, *before):
-        selecting.append(
-            Open(run_id="t", nonce=nonce, attempts=attempts),
-            require=lambda history: history.require_last("t", [*before]),
-        )
+    def begin(nonce, attempts, after=""):
+        selecting.append(Open(run_id="t", nonce=nonce, attempts=attempts, after=after))
 
     with pytest.raises(UseError, match="no reservation"):
         settle(selecting, "t", steps=5)

@@ -24,7 +24,7 @@ from userdp.claims.words import SPENT_SO_FAR
 from userdp.cli.app import run as userdp
 from userdp.core.errors import UseError
 from userdp.core.vocabulary import Adjacency, round_up
-from userdp.ledger.parts import Query
+from userdp.ledger.parts import Query, Unclaimed
 from userdp.reporting.card import render_model_card
 from userdp.reporting.facts import About, read_run, read_runs
 from userdp.reporting.operator_part import read_operator
@@ -161,7 +161,7 @@ def test_every_command_says_the_same_headline(later: Path, tmp_path: Path, capsy
     [
         ("trained on without privacy", {"private": False}),
         ("shuffled batches", {"plan": changed_plan(users_plan(), unsafe_shuffle=True)}),
-        ("known seed", {"facts": {"unsafe_seeds": True}}),
+        ("known seed", {"payer": Unclaimed(id="run", why="a known seed")}),
     ],
 )
 def test_no_epsilon_is_shown_for_runs_that_claim_none(make_run: MakeRun, why, options) -> None:

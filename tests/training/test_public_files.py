@@ -78,7 +78,7 @@ def test_invariant_9_twin_a_loss_in_a_public_file_is_caught(store, finished, mon
     assert any("train.toml" in leak for leak in leaks(finished(), store))
 
 
-FACTS = {"base_model", "selection", "seq_len", "store_facts", "userdp", "store", "unsafe_seeds"}
+FACTS = {"base_model", "selection", "seq_len", "store_facts", "userdp", "store"}
 """What the first line of a run's ledger may tell: each a constant, or a word of the set-up."""
 
 

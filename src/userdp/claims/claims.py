@@ -18,6 +18,7 @@ from userdp.claims.descent import (
     followed,
     inherited_at,
     parts_of,
+    payer_of,
     run_lineage,
     store_conditions,
 )
@@ -26,13 +27,13 @@ from userdp.claims.released import require_released_files
 from userdp.claims.words import Claim, priced
 from userdp.core.errors import FailureError, UseError
 from userdp.core.vocabulary import Guarantee, delta_up, require_delta
-from userdp.ledger import Charge, History, RunRecord, StoreLedger, journal
+from userdp.ledger import History, RunRecord, StoreLedger, journal
 from userdp.ledger.lines import Store
-from userdp.ledger.parts import Query, Steps
+from userdp.ledger.parts import Choice, Query, Steps, of_run
 from userdp.ledger.run_folder import LEDGER
 from userdp.ledger.store_history import fold
 from userdp.ledger.store_ledger import PLACE
-from userdp.plans import Plan
+from userdp.plans import FixedGrid, Plan
 
 _LONGEST = 80
 
@@ -116,8 +117,7 @@ def store_claim(history: History, delta: float | None = None) -> Claim:
     """
     charges = list(history.charges.values())
     single = charges[0] if len(charges) == 1 else None
-    parts = parts_of(history, charges)
-    lineage = of_parts(parts, *store_conditions(history, parts))
+    lineage = of_parts(parts_of(history, charges), *store_conditions(history))
     # Of a tuning each trial and each score was charged here: its winner's price is in them already.
     tunings = history.tunings.keys() - history.charges.keys()
     for base in bases_of(history, charges):
@@ -163,11 +163,9 @@ def foreseen(
     Returns:
         Plain values; ε is None where the parts do not add up, as over several adjacencies.
     """
-    end = len(history.lines)
-    own = Charge.of_next_run(plan, at=end)
-    lineage = (base or Lineage()) + inherited_at(history, end if at is None else at)
+    lineage = (base or Lineage()) + inherited_at(history, len(history.lines) if at is None else at)
     lineage = lineage.among(history.id, history.ids)
-    lineage += of_parts(parts_of(history, [own]))
+    lineage += of_parts([payer_of(history, of_run("the next run", plan))])
     whole = lineage.guarantee()
     told = [{"epsilon": whole.epsilon, "delta": whole.delta}, *map(priced, lineage.parts)]
     for one in told:
@@ -197,7 +195,11 @@ def second_opinion(claim: Claim, *, by: Accountant = Accountant.RDP) -> Guarante
             smaller than the first accountant's certified *lower* bound of the same ε.
     """
     plans = {plan for part in claim.parts for plan in part.plans}
-    known = all(part.plans or isinstance(part, Query) for part in claim.parts)
+    known = all(
+        isinstance(part, Steps | Query)
+        or (isinstance(part, Choice) and isinstance(part.tuning, FixedGrid))
+        for part in claim.parts
+    )
     if not (plans and known and claim.finite and all(has_curve(plan.mechanism) for plan in plans)):
         return None
     try:

@@ -15,18 +15,10 @@ from pathlib import Path
 
 from userdp.claims.conditions import COPIED, Condition, ConditionKind, about, among_runs, of_plan
 from userdp.claims.lineage import Lineage, lineage_from, of_parts
-from userdp.core.errors import UseError, UserdpError
+from userdp.core.errors import UserdpError
 from userdp.ledger import Charge, History, RunRecord, StoreLedger
 from userdp.ledger.lines import Chosen
-from userdp.ledger.parts import (
-    Choice,
-    Filtered,
-    Part,
-    Query,
-    Steps,
-    Unclaimed,
-)
-from userdp.plans import StepRecord
+from userdp.ledger.parts import Part, Query, Steps, Unclaimed, of_budget
 
 # A store with a budget pays every line of its ledger by its filter; without one, charges add up
 # (basic composition).
@@ -35,40 +27,22 @@ from userdp.plans import StepRecord
 def parts_of(history: History, charges: Iterable[Charge]) -> list[Part]:
     """What lines of a store's ledger paid for, each part once.
 
-    A filter is one part as a whole, as soon as one of the lines is its own. Further charges of a
+    A budget is one part as a whole, as soon as it pays for one of the lines. Further charges of a
     run's plan are part of the run.
     """
     parts: dict[str, Part] = {}
     for charge in charges:
-        part, first = _part_of(history, charge), parts.get(charge.line.again or "")
+        part, first = payer_of(history, charge.part), parts.get(charge.line.again or "")
         if isinstance(first, Steps) and part.id == charge.run_id:
             part = replace(first, further=(*first.further, charge.run_id))
         parts[part.id] = part
     return list(parts.values())
 
 
-def payer_of(history: History, run_id: str) -> Part | None:
-    """What pays for a run together with others; None where it pays for itself.
-
-    Args:
-        history: of the ledger that it is charged in.
-        run_id: of the run, or of a trial of a private selection.
-    """
-    charge = history.charges.get(run_id)
-    if charge is None:
-        trial = history.trials.get(run_id)
-        tunings = (tuning for _, tuning in history.tunings.values() if trial is not None)
-        paying = (one.run_id for one in tunings if trial is not None and trial.slot in one.slots)
-        charge = history.charges.get(next(paying, ""))
-    part = None if charge is None else _part_of(history, charge)
-    return part if isinstance(part, Filtered) else None
-
-
-def _part_of(history: History, charge: Charge) -> Part:
-    opened, part = history.budget, charge.part
-    if opened is None:
-        return part
-    return Filtered(id=opened.run_id, filter=opened.filter, adjacency=part.neighbours)
+def payer_of(history: History, part: Part) -> Part:
+    """What pays for a part that is charged in a ledger: the budget of its people, or itself."""
+    opened = history.budget
+    return part if opened is None else of_budget(opened.run_id, opened.filter, part)
 
 
 def inherited(history: History, run_id: str, constants: str) -> Lineage:
@@ -132,7 +106,7 @@ def bases_of(history: History, charges: Iterable[Charge]) -> Iterator[Lineage]:
                 yield lineage_from(base, what=f"the base of {charge.run_id}")
 
 
-def store_conditions(history: History, parts: Iterable[Part]) -> tuple[Condition, ...]:
+def store_conditions(history: History) -> tuple[Condition, ...]:
     """The conditions of a ledger's charges, those of the base models of its runs left out.
 
     A store's total is of everything that was released of its people. So where one of its runs,
@@ -149,17 +123,14 @@ def store_conditions(history: History, parts: Iterable[Part]) -> tuple[Condition
 
     Args:
         history: of the ledger; only what is in its ``charges`` counts.
-        parts: what they paid for.
     """
     charges = history.charges.values()
-    shared = any(isinstance(part, Filtered) for part in parts)
-    fixed = (one.at if shared else one.fixed for one in charges)
+    fixed = (one.fixed if history.budget is None else one.at for one in charges)
     looks = set(history.looked_before(max(fixed, default=0)))
     told = {COPIED} if history.copied else set()
     for charge in charges:
         looks |= history.looked_during(charge)
-        tried = charge.part.tuning.plans if isinstance(charge.part, Choice) else charge.part.plans
-        told.update(one for plan in tried for one in of_plan(plan))
+        told.update(one for plan in charge.part.plans for one in of_plan(plan))
     # Not those of a private selection's trials: of them the winner alone leaves, whose own line
     # says what it rests on.
     constants = {charge.line.constants for charge in charges}
@@ -197,30 +168,12 @@ def _chosen(run: RunRecord) -> Iterator[Condition]:
 
 
 def _own_part(run: RunRecord) -> Part:
-    begin, plan = run.begin, run.plan
-    if plan is None:
+    if run.begin.payer is not None:
+        return run.begin.payer
+    if run.plan is None:
         return Unclaimed(id=run.run_id)
-    if run.facts.get("unsafe_seeds"):
-        why = "its randomness was fixed by a known seed, which anybody could repeat"
-        return Unclaimed(id=run.run_id, why=why)
-    for step in dict.fromkeys(line.step for line in run.steps):  # thousands are alike
-        expected = StepRecord.of_plan(
-            plan, l2_clip_norm=step.l2_clip_norm, noise_sampler=step.noise_sampler
-        )
-        if step != expected:
-            raise UseError(
-                f"a step in {run.path} was {step}, the plan says {expected}: no epsilon can be "
-                "claimed from this ledger"
-            )
-    if begin.trial:
-        why = "it is a trial of a private selection, of which only the winner claims anything"
-        return Unclaimed(id=run.run_id, why=why)
-    if begin.payer:
-        return begin.payer
-    if begin.won is not None:
-        return Choice(id=run.run_id, tuning=begin.won)
     further = tuple(one for one in run.charges if one != run.run_id)
-    return Steps(id=run.run_id, plan=plan, further=further)
+    return Steps(id=run.run_id, plan=run.plan, further=further)
 
 
 _OF_MODELS = {"audit", "evaluate", "generate --check", "personalize", "predict"}
@@ -239,14 +192,14 @@ def followed(run: RunRecord) -> RunRecord:
     no part of its claim pays for: a budget with a filter and a tuning pay for all of theirs.
 
     Args:
-        run: of a folder. A trial of a private selection and a run without privacy claim nothing,
-            and an export says what it knows.
+        run: of a folder. A run that claims nothing is not asked about, and an export says what it
+            knows.
     """
     if run.found is not None:
         return run
     run = replace(run, found=())
-    told = run.begin.trial or run.chosen is not None or run.plan is None
-    stores = None if told else run.folder.stores
+    unclaimed = run.plan is None or isinstance(run.begin.payer, Unclaimed)
+    stores = None if unclaimed or run.chosen is not None else run.folder.stores
     if stores is None:
         return run
     history = _history(stores, run.run_id)

@@ -17,14 +17,7 @@ from typing import Any
 from userdp.claims.conditions import Condition
 from userdp.core.codec import decode, encode
 from userdp.core.vocabulary import MIXED, NONE, Adjacency, Guarantee, PrivacyUnit
-from userdp.ledger.parts import (
-    Part,
-    PriceOfPlan,
-    Steps,
-    Unclaimed,
-    own_price,
-    recorded,
-)
+from userdp.ledger.parts import Part, PriceOfPlan, Steps, Unclaimed, recorded
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -91,7 +84,9 @@ class Lineage:
         returned = Lineage(parts=tuple({one.part.id: one.part for one in ours}.values()))
         return replace(self, apart=others) + returned
 
-    def guarantee(self, *, delta: float | None = None, price: PriceOfPlan = own_price) -> Guarantee:
+    def guarantee(
+        self, *, delta: float | None = None, price: PriceOfPlan | None = None
+    ) -> Guarantee:
         """Basic composition (Dwork and Roth 2014, Theorem 3.16) of all parts: ε and δ add up.
 
         A sum over different adjacencies bounds neither: it is infinite.
@@ -101,11 +96,10 @@ class Lineage:
                 default.
             price: of the steps of a plan.
         """
-        deltas = sum(part.has_delta for part in self.parts)
+        deltas = sum(bool(part.plans) for part in self.parts)
         share = delta / deltas if delta and deltas else None
         parts = [
-            part.guarantee(delta=share if part.has_delta else None, price=price)
-            for part in self.parts
+            part.guarantee(delta=share if part.plans else None, price=price) for part in self.parts
         ]
         if len(parts) == 1:
             return parts[0]

@@ -127,7 +127,7 @@ def plan(
     base = None if model is None else ancestry(Subject(name=str(model), loaded=True), ledger)
     prediction["claim"] = foreseen(history, proposal.plan, base=base)
     if history.budget is not None:
-        spent = overview(history).spent or 0.0
+        spent = overview(history)["spent"]
         more = share_of(history.budget.filter, proposal.plan)
         notes.append(
             f"of the store's budget {100 * spent:.1f} % is spent; a run of this plan takes "
@@ -160,7 +160,7 @@ def released(history: History) -> tuple[Release, ...]:
             name=charge.statistic.name,
             query_id=charge.run_id,
             epsilon=charge.statistic.pure_epsilon if history.budget is None else 0.0,
-            value=charge.answer,
+            value=history.answers.get(charge.run_id),
         )
         for charge in history.charges.values()
         if charge.statistic is not None

@@ -122,7 +122,7 @@ def budget(
     return {
         "store": str(path),
         "operator_only": True,
-        **plain(overview(history)),
+        **overview(history),
         "claim": claim_at(path) if history.charges else None,
     }
 

@@ -8,7 +8,7 @@ first charge on. Without one, charges add up.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 
 from userdp.accounting.filters import RenyiFilter
@@ -19,15 +19,15 @@ from userdp.ledger.lines import (
     BeginTuning,
     ChargeLine,
     Declare,
+    Look,
     Open,
     OpenBudget,
     Release,
-    Score,
     Settle,
+    Store,
     StoreLine,
     Trial,
 )
-from userdp.ledger.parts import Unclaimed
 from userdp.ledger.store_history import History, fold
 
 
@@ -52,79 +52,55 @@ def is_new(history: History, line: StoreLine) -> bool:
     Raises:
         UseError: it may not follow the lines that are there.
     """
+    path, charges = history.path, history.charges
+    if isinstance(line, Open | Settle | Release | Answer) and line.run_id not in history.ids:
+        raise UseError(f"{line.run_id} has no reservation in {path}: nothing here paid for it")
     match line:
-        case BeginTuning():
-            return _is_other(history, line)
-        case ChargeLine():
-            return _is_uncharged(history, line)
-        case Open():
-            return _is_paid(history, line.run_id)
-        case Settle():
-            return _is_end(history, line)
-        case Release():
-            return _is_paid(history, line.run_id) and line not in history.released
+        case BeginTuning(run_id=run_id) if run_id in history.tunings:
+            if history.tunings[run_id][1].constants != line.constants:
+                raise UseError(
+                    "the base model is not the one that this tuning began with: trials that began "
+                    "from another could not be compared, and their price would be another",
+                    hint="put the base model back, or begin a new tuning",
+                )
+            return False
+        case ChargeLine(run_id=run_id) if run_id in charges:
+            if run_id in history.tunings and charges[run_id].part == line.pays_for:
+                return False  # the selection of a tuning that goes on
+            raise UseError(f"{run_id} is already charged in {path}")
         case Trial():
-            return _is_taker(history, line)
-        case Score():
-            if line.run_id not in history.trials:
-                raise UseError(
-                    f"run {line.run_id} is no trial of a private selection in {history.path}"
-                )
-            return line.run_id not in history.scores
-        case Answer():
-            charge = history.charge(line.run_id)
-            if charge.statistic is None or charge.answer is not None:
-                raise UseError(
-                    f"{line.run_id} is no statistic in {history.path} that waits for its answer"
-                )
-        case Declare():
-            return line.constants not in history.declared
+            return _takes_its_slot(history, line)
+        case Open(run_id=run_id):
+            require_last(history, run_id, {line.after} - {""})
+        case Settle(run_id=run_id):
+            why = why_whole(history, run_id) if line.early and not line.whole else None
+            if why and run_id not in history.settled:  # a look came while the run was stopped
+                raise UseError(f"run {run_id} costs its whole plan: {why}", hint="settle it again")
+            return run_id not in history.settled
+        case Release():
+            return line not in history.released
+        case Answer(run_id=run_id):
+            return run_id not in history.answers
+        case Declare(constants=constants):
+            return constants not in history.declared
         case OpenBudget():
             _refuse_used(history)
+        case BeginTuning() | ChargeLine() | Look() | Store():
+            return True
+        case _:
+            raise NotImplementedError(line)
     return True
 
 
-def _is_other(history: History, line: BeginTuning) -> bool:
-    if line.run_id not in history.tunings:
-        return True
-    if history.tunings[line.run_id][1].constants != line.constants:
+def _takes_its_slot(history: History, line: Trial) -> bool:
+    """Whether a trial takes its slot now; False where it did before."""
+    tunings = (tuning for _, tuning in history.tunings.values())
+    if not any(one.slots.get(line.slot) == line.constants for one in tunings):
         raise UseError(
-            "the base model is not the one that this tuning began with: trials that began "
-            "from another could not be compared, and their price would be another",
-            hint="put the base model back, or begin a new tuning",
+            f"no private selection in {history.path} pays for this trial: it has drawn no such "
+            "slot, or one of other settings",
+            hint="go on with the tuning: userdp tune STORE --out DIR --resume",
         )
-    return False
-
-
-def _is_uncharged(history: History, line: ChargeLine) -> bool:
-    known = history.charges.get(line.run_id)
-    if known is None:
-        return True
-    if line.run_id not in history.tunings or known.line.pays_for != line.pays_for:
-        raise UseError(f"{line.run_id} is already charged in {history.path}")
-    return False  # the selection of a tuning that goes on
-
-
-def _is_paid(history: History, run_id: str) -> bool:
-    """True; `UseError` if nothing here paid for what has that id, a trial or a tuning too."""
-    if run_id not in history.ids:
-        raise UseError(f"{run_id} has no reservation in {history.path}: nothing here paid for it")
-    return True
-
-
-def _is_end(history: History, line: Settle) -> bool:
-    """Whether a run ends by it; of an early one, what is given back was chosen by no look."""
-    charge, run_id = history.charges.get(line.run_id), line.run_id
-    if not _is_paid(history, run_id) or run_id in history.settled or charge is None:
-        return run_id not in history.settled
-    if not isinstance(charge.part, Unclaimed) and line.steps > charge.steps:
-        raise UseError(f"run {run_id} reserved {charge.steps} steps and cannot settle {line.steps}")
-    if line.early and not line.whole and (why := history.why_whole(run_id)):
-        raise UseError(f"run {run_id} costs its whole plan: {why}", hint="settle it again")
-    return True
-
-
-def _is_taker(history: History, line: Trial) -> bool:
     taken = {trial.slot: trial.run_id for trial in history.trials.values()}
     if taken.get(line.slot, line.run_id) != line.run_id:
         raise UseError(
@@ -133,6 +109,59 @@ def _is_taker(history: History, line: Trial) -> bool:
             hint="put the trial's folder back, or begin a new tuning",
         )
     return line.slot not in taken
+
+
+def require_last(history: History, run_id: str, known: Collection[str]) -> None:
+    """`UseError` unless a run may go on in the folder that holds the nonces ``known``.
+
+    Guarantee (invariant 12): of all folders of a run, the copies included, at most one is accepted
+    once `userdp.ledger.lines.Open` is written: the one that holds its nonce.
+
+    Args:
+        history: of the ledger that the run is charged in.
+        run_id: of the charge, or a trial's.
+        known: none if the folder was never opened.
+    """
+    ended, last = history.settled.get(run_id), history.openings.get(run_id)
+    if ended is not None:
+        how = "settled before its end" if ended.early else "finished"
+        raise UseError(
+            f"run {run_id} was {how}, as {history.path} says: its steps are over, and this "
+            "folder is of before that",
+            hint="train again in another --out, with a plan and a budget of its own",
+        )
+    if last.nonce not in known if last is not None else known:
+        raise UseError(
+            f"the folder of run {run_id} is not the one that was opened last, as {history.path} "
+            "says: it is a copy, or it or the store was put back to an earlier state. Going on "
+            "would release more noisy steps than were charged",
+            hint="go on in the folder that was opened last; or pay for the whole plan once "
+            "more: --resume --set run.charge_again=true",
+        )
+
+
+def why_whole(history: History, run_id: str) -> str | None:
+    """Why a run that stops here costs its whole plan, as a clause; None where its attempts do.
+
+    When a run stopped may have been chosen by what it released. Under a filter that is allowed:
+    each of its steps is a release of its own, and the filter holds wherever the releases end
+    (`userdp.accounting.filters`). But *only* what was charged to the filter may have chosen it. So
+    the steps that did not run are given back where the ledger shows no exact number of these
+    people's text. Correlated noise is priced for all steps together, and gives none back. Whoever
+    read the text itself, or timed the steps, and stopped the run by that, knows what no ledger
+    shows; docs/budgets.md says so.
+    """
+    if history.budget is None:
+        return "the store has no budget with a filter, and the moment may have been chosen"
+    if looked := history.looked_before(len(history.lines)):
+        looks = ", ".join(sorted(looked))
+        return f"exact numbers were shown ({looks}), which may have chosen the moment"
+    if history.copied:
+        return "the ledger was copied or moved, so that another copy may hold a look"
+    further = [one for one in history.charges.values() if one.line.again]
+    if any(run_id in (one.line.again, one.run_id) for one in further):
+        return "the run was charged more than once, so that copies of its folder may have gone on"
+    return None
 
 
 def _refuse_used(history: History) -> None:
@@ -157,7 +186,7 @@ def _refuse_beyond(history: History, opened: RenyiFilter) -> None:
     """`UseError` if all charges, the last included, exceed what was fixed before the first."""
     path = history.path
     # What counts people in different ways does not add up to anything.
-    if len({charge.part.neighbours for charge in history.charges.values()}) > 1:
+    if len({charge.part.guarantee().adjacency for charge in history.charges.values()}) > 1:
         raise UseError(
             f"{path} would hold charges of different adjacencies, and no total bounds their sum",
             hint="keep records of several owners in a store of their own",

@@ -1,11 +1,11 @@
 """How many attempts of a run were begun, by all its folders: a small file for each charge.
 
-It lies beside the ledger of the people (of a ledger that several stores share: in ``NAME.runs``).
-It is locked for as long as the run is open, so that a copy of the run's folder is not trained at
-the same time; and it holds the number of attempts that were begun by *any* folder of the run: each
-is counted there, on the disk, before it is charged in the run's own ledger. So whatever is copied,
-put back or killed, all folders together take at most as many noisy steps as were charged; what a
-folder that was put back has forgotten stays charged.
+It lies beside the ledger of the people (of a ledger that several stores share: in ``NAME.runs``),
+and is as many bytes long as attempts were begun by *any* folder of the run: each is counted there,
+on the disk, before it is charged in the run's own ledger. So whatever is copied, put back or
+killed, all folders together take at most as many noisy steps as were charged; what a folder that
+was put back has forgotten stays charged. The file is locked for as long as the run is open, so that
+a copy of the run's folder is not trained at the same time.
 """
 
 from __future__ import annotations
@@ -18,8 +18,6 @@ from typing import Self
 from userdp.core import files
 from userdp.core.errors import FailureError, UseError
 
-_DIGITS = 20
-
 
 class Counter:
     """The attempts of one charge, over all folders; held by one process, until `close`.
@@ -30,41 +28,28 @@ class Counter:
 
     Raises:
         FailureError: another process holds it, or the disk refused.
-        UseError: the run was opened before, and the file is gone or damaged.
+        UseError: the run was opened before, and the file is gone.
     """
 
     def __init__(self, path: Path, *, begun: bool) -> None:
+        if begun and not path.exists():
+            raise UseError(
+                f"{path} is gone: how many steps this run has taken is not known to the store",
+                hint="pay for the whole plan once more: --resume --set run.charge_again=true",
+            )
         in_use = FailureError(
             f"the run of {path} is in use by another process: a copy of its folder would spend "
             "steps that only one of them charges",
             hint="wait for it, or choose another --out",
         )
-        try:
-            files.operator_folder(path.parent)
-        except OSError as error:
-            raise FailureError(f"cannot write {path}: {error.strerror}") from error
+        files.operator_folder(path.parent)
         self._path, self._process = path, os.getpid()
         self._descriptor: int | None = files.locked(path, refusal=in_use)
-        text = os.pread(self._descriptor, _DIGITS + 1, 0)
-        if not text.isdigit() and (text or begun):
-            self.close()
-            raise UseError(
-                f"{path} is gone or damaged: how many steps this run has taken is not known to the "
-                "store",
-                hint="pay for the whole plan once more: --resume --set run.charge_again=true",
-            )
-        self.attempts = int(text or b"0")
-        self._keep(self.attempts)
+        self.attempts = os.fstat(self._descriptor).st_size
+        files.sync(path.parent)
 
-    def count(self) -> None:
-        """Count one attempt more, on the disk when this returns."""
-        self._keep(self.attempts + 1)
-
-    def begin_at(self, attempts: int) -> None:
-        """Count from ``attempts`` on: what a further charge finds taken already."""
-        self._keep(max(attempts, self.attempts))
-
-    def _keep(self, attempts: int) -> None:
+    def count(self, attempts: int = 1) -> None:
+        """Count so many attempts more, on the disk when this returns."""
         if os.getpid() != self._process:  # a fork inherits the lock, and would go on beside us
             raise FailureError(
                 "this process is a copy (a fork) of the one that opened the run: its steps would "
@@ -78,14 +63,14 @@ class Counter:
                 hint="resume the run: resume=True, or --resume",
             )
         try:
-            os.pwrite(self._descriptor, b"%0*d" % (_DIGITS, attempts), 0)
-            os.fdatasync(self._descriptor)
+            os.pwrite(self._descriptor, b"." * attempts, self.attempts)
+            os.fsync(self._descriptor)
         except OSError as error:
             raise FailureError(
                 f"cannot write {self._path}: {error.strerror}; the step was not taken",
                 hint="free some disk space and resume the run",
             ) from error
-        self.attempts = attempts
+        self.attempts += attempts
 
     def close(self) -> None:
         """Let another process go on; twice does no harm."""
@@ -101,9 +86,8 @@ class Counter:
 
 
 def attempts_in(folder: Path) -> dict[str, int]:
-    """The attempts that were begun, by charge; a damaged counter is none."""
-    texts = {path.name: path.read_bytes()[:_DIGITS] for path in folder.glob("*")}
-    return {name: int(text) if text.isdigit() else 0 for name, text in texts.items()}
+    """The attempts that were begun, by charge."""
+    return {path.name: path.stat().st_size for path in folder.glob("*")}
 
 
 def open_charges(folder: Path) -> list[str]:

@@ -123,10 +123,9 @@ def _parse(path: Path, data: bytes) -> Read:
             )
         try:
             lines.append(_decoded(found[1] + b"}"))
-        except UseError as error:
-            raise UseError(f"{what} is damaged: {error.message}", hint=error.hint) from error
         except ValueError as error:
-            raise UseError(f"{what} is not a ledger entry") from error
+            known = error if isinstance(error, UseError) else UseError(str(error))
+            raise UseError(f"{what} is damaged: {known.message}", hint=known.hint) from error
         head = _hash(text)
     return Read(tuple(lines), data[:end], Tail(end, head))
 

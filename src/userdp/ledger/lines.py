@@ -14,9 +14,8 @@ from typing import Any, ClassVar
 
 from userdp.accounting.filters import RenyiFilter
 from userdp.core.errors import UseError
-from userdp.core.vocabulary import require_count, require_positive
-from userdp.ledger.parts import Part
-from userdp.plans import Plan, StepRecord, Tuning
+from userdp.ledger.parts import Choice, Part
+from userdp.plans import Plan, StepRecord
 
 Plain = Mapping[str, Any]
 """A lineage or other plain values, which the rooms above decode."""
@@ -40,6 +39,17 @@ class StoreLine(Line):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class RunLine(StoreLine):
+    """A line about one run, statistic, tuning or budget.
+
+    Args:
+        run_id: random; of the charge, the trial, the tuning or the budget that it is about.
+    """
+
+    run_id: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Store(StoreLine):
     """The first line.
 
@@ -48,7 +58,7 @@ class Store(StoreLine):
         inode: of the file that was begun with it: a copy is another one.
     """
 
-    schema: ClassVar[str] = "userdp.store-ledger/8"
+    schema: ClassVar[str] = "userdp.store-ledger/9"
     kind: ClassVar[str] = "store"
 
     id: str
@@ -91,11 +101,10 @@ class ChargeLine(StoreLine):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class BeginTuning(StoreLine):
+class BeginTuning(RunLine):
     """A tuning begins: its grid is fixed.
 
     Args:
-        run_id: of the tuning.
         constants: the digests of its candidates' constants.
         slots: of a private selection, drawn once (what is drawn later is not written): for each
             trial a new random id, and the digest of its constants.
@@ -103,107 +112,93 @@ class BeginTuning(StoreLine):
 
     kind: ClassVar[str] = "tuning"
 
-    run_id: str
     constants: tuple[str, ...]
     slots: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Open(StoreLine):
+class Open(RunLine):
     """A run was opened: only the folder that holds the nonce may go on with it.
 
     It stands in the ledger of the people first, and then in the run's.
 
     Args:
-        run_id: of the charge that pays for what follows, or a trial's that took its slot.
         attempts: that folders of the run began before; those of which the run's own ledger does
             not tell were lost with another folder, or cut off by a kill.
         nonce: new and random, and written in the run's folder already.
+        after: the nonce of the opening before it, which the folder held; empty at the first.
         copied: the file of the people's ledger was found to be another one than was begun.
     """
 
     kind: ClassVar[str] = "open"
 
-    run_id: str
     attempts: int
     nonce: str
+    after: str = ""
     copied: bool = False
-
-    def __post_init__(self) -> None:
-        require_count("attempts", self.attempts, at_least=0)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Settle(StoreLine):
+class Settle(RunLine):
     """A run ended, as planned or early: its steps are over, and its price is final.
 
     In a run's own ledger it says that the run was settled early.
 
     Args:
-        run_id: of the charge, or a trial's.
         steps: at most what it reserved.
         early: before its plan: nobody goes on with it.
-        whole: why a run that ended early costs its whole plan, see `History.why_whole`; empty
+        whole: why a run that ended early costs its whole plan, see `admission.why_whole`; empty
             where a filter counts ``steps`` only, and in a run's ledger.
-        when: the date and time in UTC; empty in a run's ledger, which is released.
     """
 
     kind: ClassVar[str] = "settle"
 
-    run_id: str
     steps: int
     early: bool = False
     whole: str = ""
-    when: str = field(default_factory=now)
-
-    def __post_init__(self) -> None:
-        require_count("steps", self.steps, at_least=0)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Release(StoreLine):
+class Release(RunLine):
     """Weights were released, or the same ones with another lineage: those of a tuning's winner."""
 
     kind: ClassVar[str] = "release"
 
-    run_id: str
     weights: str
     lineage: Plain
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Trial(StoreLine):
-    """A trial took a slot of a private selection, once; ``base``: what it began from."""
+class Trial(RunLine):
+    """A trial took a slot of a private selection, once.
+
+    Args:
+        slot: that the selection drew.
+        constants: of the trial, by their digest: those that the slot was drawn for.
+        base: what the model descends from that it begins from.
+    """
 
     kind: ClassVar[str] = "trial"
 
-    run_id: str
     slot: str
+    constants: str
     base: Plain
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Score(StoreLine):
-    """The score of a private selection's trial, drawn once; None for one without.
+class Answer(RunLine):
+    """What was drawn for a statistic, or as the score of a private selection's trial.
 
-    A score that could be drawn again, until the trial that one likes wins, would be no part of what
-    the selection paid for: what is drawn later is not written.
+    It is drawn once: what is drawn later is not written. An answer that could be drawn again, until
+    one likes it, would be no part of what was paid for.
+
+    Args:
+        value: None for a trial without a score.
     """
-
-    kind: ClassVar[str] = "score"
-
-    run_id: str
-    value: float | None
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Answer(StoreLine):
-    """The answer of a charged query: it is a DP release, so it may stand here."""
 
     kind: ClassVar[str] = "answer"
 
-    run_id: str
-    value: int
+    value: int | float | None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -231,7 +226,7 @@ class Declare(StoreLine):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class OpenBudget(StoreLine):
+class OpenBudget(RunLine):
     """A total with a filter, which counts all charges from now on.
 
     Guarantee: all that is released of these people satisfies (ε, δ) of the filter; charges that it
@@ -240,7 +235,6 @@ class OpenBudget(StoreLine):
 
     kind: ClassVar[str] = "budget"
 
-    run_id: str
     filter: RenyiFilter
     when: str = field(default_factory=now)
 
@@ -254,26 +248,23 @@ class Begin(Line):
         plan: None for a run without privacy: its ε is infinite.
         facts: public constants such as versions.
         lineage: what the run descends from, itself left out, as plain values.
-        trial: a private selection pays for this run, of which only the winner claims anything.
-        tuning_id: of any other tuning that this run is a trial of.
-        payer: the filter that pays for it; None for itself.
-        won: the tuning that this run is the winner of.
+        tuning_id: of a tuning that this run is a trial of, where that is no private selection.
+        payer: what a claim counts in place of the run's own steps: the budget of its people's
+            store, the choice that it won, or why nothing is claimed of it; None for its steps.
     """
 
-    schema: ClassVar[str] = "userdp.ledger/8"
+    schema: ClassVar[str] = "userdp.ledger/9"
     kind: ClassVar[str] = "run"
 
     run_id: str
     plan: Plan | None
     facts: Plain
     lineage: Plain
-    trial: bool = False
     tuning_id: str | None = None
     payer: Part | None = None
-    won: Tuning | None = None
 
     def __post_init__(self) -> None:
-        if self.won is not None and self.plan not in self.won.plans:
+        if isinstance(self.payer, Choice) and self.plan not in self.payer.plans:
             raise UseError("the run is of a plan that its tuning did not try")
 
 
@@ -306,9 +297,6 @@ class Finish(Line):
     files: Mapping[str, str] = field(default_factory=dict)
     since: Plain | None = None
 
-    def __post_init__(self) -> None:
-        require_count("attempts", self.attempts, at_least=0)
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Chosen(Line):
@@ -320,9 +308,6 @@ class Chosen(Line):
 
     runs: int
     looks: tuple[str, ...]
-
-    def __post_init__(self) -> None:
-        require_count("runs", self.runs, at_least=0)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -342,6 +327,3 @@ class ReleaseLoss(Line):
     epsilon: float
     query_ids: tuple[str, ...]
     told: Plain
-
-    def __post_init__(self) -> None:
-        require_positive("epsilon", self.epsilon, at_most=700.0)

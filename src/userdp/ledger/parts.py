@@ -30,13 +30,7 @@ from userdp.plans.tuning import mechanism_of
 from userdp.sampling import PoissonUsers
 
 PriceOfPlan: TypeAlias = Callable[[Plan, float | None], Guarantee]
-"""What all steps of a plan cost at a δ, or at the plan's own: the plan's own accountant says, or
-another one that is asked for a second opinion."""
-
-
-def own_price(plan: Plan, delta: float | None) -> Guarantee:
-    """By the plan's own accountant."""
-    return plan.guarantee(delta=delta)
+"""What all steps of a plan cost at a δ, or at the plan's own δ, by another accountant."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -62,45 +56,31 @@ class Part:
                 return tuning.in_words
             case Query(name=name):
                 return f"DP answer: {name}"
-            case Filtered(filter=opened):
-                return (
-                    "a budget that was fixed before its first use, all of it (Rényi filter of "
-                    f"order {opened.order:g})"
-                )
             case Bound(what=words) | Unclaimed(why=words):
                 return words
         raise NotImplementedError
 
     @property
-    def has_delta(self) -> bool:
-        """Whether a δ may be chosen for it."""
-        return isinstance(self, Steps | Choice)
-
-    @property
     def plans(self) -> tuple[Plan, ...]:
-        """The plans whose prices add up to its own; none where it is not made of such."""
+        """The plans that it is the price of, at a δ that may be chosen; none where it has no such.
+
+        The prices of steps, and of a fixed grid beside its scores, are sums of theirs.
+        """
         match self:
             case Steps(plan=plan):
                 return (plan,)
-            case Choice(tuning=FixedGrid(plans=plans)):
-                return plans
+            case Choice(tuning=tuning):
+                return tuning.plans
         return ()
 
-    @property
-    def neighbours(self) -> Adjacency:
-        """The adjacency of its price."""
-        match self:
-            case Steps(plan=plan):
-                return plan.sampling.adjacency
-            case Bound(bound=bound):
-                return bound.adjacency
-        return Adjacency.ADD_OR_REMOVE
-
-    def guarantee(self, *, delta: float | None = None, price: PriceOfPlan = own_price) -> Guarantee:
+    def guarantee(
+        self, *, delta: float | None = None, price: PriceOfPlan | None = None
+    ) -> Guarantee:
         """Its claim, at its own δ by default; ε is infinite where it has none."""
         match self:
             case Steps(plan=plan, charges=charges):
-                once = price(plan, None if delta is None else delta / charges)
+                share = None if delta is None else delta / charges
+                once = price(plan, share) if price else plan.guarantee(delta=share)
                 in_all = min(once.delta * charges, math.nextafter(1.0, 0.0))
                 return replace(once, epsilon=once.epsilon * charges, delta=in_all)
             case Choice(tuning=FixedGrid() as grid):
@@ -109,9 +89,6 @@ class Part:
                 return declared.guarantee(delta=delta)
             case Query(pure_epsilon=epsilon):  # every user is asked: q = 1
                 return _per_user(epsilon, 0.0, sampling=PoissonUsers.kind, accountant="pure")
-            case Filtered(filter=opened):
-                total = _per_user(opened.epsilon, opened.delta, sampling=MIXED, accountant=FILTER)
-                return replace(total, adjacency=self.adjacency)
             case Bound(bound=bound):
                 return bound
         return _per_user(math.inf, delta or 0.0, sampling=NONE, accountant="none")
@@ -124,8 +101,6 @@ class Part:
             steps: of a run that was stopped, where only these count; all of them by default.
         """
         match self:
-            case Query(pure_epsilon=epsilon):
-                return opened.of_query(epsilon)
             case Choice(tuning=PrivateSelection() as selection):
                 return _cost_of_selection(selection, opened)
             case Steps(plan=plan) if plan.sampling.covered:
@@ -207,21 +182,6 @@ class Bound(Part):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Filtered(Part):
-    """All that a filter admits, however much of it was spent: its δ is fixed, as its ε is.
-
-    Args:
-        filter: total and order, fixed before the first use.
-        adjacency: of what it was charged with.
-    """
-
-    kind: ClassVar[str] = "filter"
-
-    filter: RenyiFilter
-    adjacency: Adjacency = Adjacency.ADD_OR_REMOVE
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class Unclaimed(Part):
     """Something that has no ε: of a model that descends from it nothing is claimed.
 
@@ -254,6 +214,17 @@ def _per_user(epsilon: float, delta: float, *, sampling: str, accountant: str) -
         sampling=sampling,
         accountant=accountant,
     )
+
+
+def of_budget(run_id: str, opened: RenyiFilter, part: Part) -> Bound:
+    """What a filter admits in all, however much of it was spent: it pays for ``part``."""
+    what = (
+        "a budget that was fixed before its first use, all of it (Rényi filter of order "
+        f"{opened.order:g})"
+    )
+    total = _per_user(opened.epsilon, opened.delta, sampling=MIXED, accountant=FILTER)
+    adjacency = part.guarantee().adjacency
+    return Bound(id=run_id, what=what, bound=replace(total, adjacency=adjacency))
 
 
 def of_run(run_id: str, plan: Plan | None) -> Part:

@@ -345,20 +345,18 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
     Raises:
         UseError: the file cannot be read or is damaged.
     """
+    values: list[dict[str, Any]] = []
+    if not path.exists():
+        return values
     try:
-        lines = path.read_bytes().splitlines(keepends=True)
-    except FileNotFoundError:
-        return []
+        for line in path.read_bytes().split(b"\n")[:-1]:
+            values.append(dict(parse(line, finite=False)))
     except OSError as error:
         raise UseError(
             f"cannot read {path}: {error.strerror}; it may be for the run's operator only",
             hint="ask its operator, or make a public report with --public",
         ) from error
-    values = []
-    for number, line in enumerate(lines, start=1):
-        if line.endswith(b"\n"):
-            try:
-                values.append(dict(parse(line, finite=False)))
-            except (ValueError, TypeError) as error:
-                raise UseError(f"line {number} of {path} is damaged: {kind_of(error)}") from error
+    except (ValueError, TypeError) as error:
+        damaged = f"line {len(values) + 1} of {path}"
+        raise UseError(f"{damaged} is damaged: {kind_of(error)}") from error
     return values

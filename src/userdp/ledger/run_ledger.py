@@ -10,7 +10,7 @@ by their digests. Losses that were released under DP follow it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,12 +18,14 @@ from typing import Any
 from userdp.core import files
 from userdp.core.errors import FailureError, UseError
 from userdp.ledger import journal
+from userdp.ledger.admission import why_whole
 from userdp.ledger.counter import Counter
-from userdp.ledger.lines import Attempt, Finish, Line, Open, ReleaseLoss, Settle
+from userdp.ledger.lines import Attempt, Line, Open, ReleaseLoss, Settle
+from userdp.ledger.parts import Part, Unclaimed
 from userdp.ledger.run_folder import RunFolder, RunRecord
 from userdp.ledger.store_history import Charge
 from userdp.ledger.store_ledger import StoreLedger
-from userdp.plans import StepRecord, Tuning
+from userdp.plans import StepRecord
 
 
 class RunLedger:
@@ -56,16 +58,7 @@ class RunLedger:
     @classmethod
     def create(cls, path: Path, *first: Line) -> RunLedger:
         """Begin a ledger at ``path``, a new file, with its first lines."""
-
-        def compose(before: journal.Read) -> Sequence[Line]:
-            if before.lines:
-                raise UseError(
-                    f"{path} exists already: a ledger is begun once",
-                    hint="resume the run, or choose another folder",
-                )
-            return first
-
-        journal.append(path, compose)
+        journal.append(path, lambda _: first)
         return cls(path)
 
     def append(self, line: Line) -> None:
@@ -95,8 +88,7 @@ class RunLedger:
             FailureError: the step is not what the plan says, or all steps are spent, or the disk
                 refused. The update must then not be applied.
         """
-        if self.plan is None:
-            raise FailureError("a run without privacy has no steps to charge")
+        assert self.plan is not None, "a run without privacy has no steps to charge"
         expected = StepRecord.of_plan(
             self.plan, l2_clip_norm=step.l2_clip_norm, noise_sampler=step.noise_sampler
         )
@@ -129,7 +121,7 @@ class RunLedger:
 def write_winner(
     source: Path,
     target: Path,
-    tuning: Tuning | None,
+    payer: Part | None,
     *,
     tuning_id: str,
     basis: str,
@@ -140,23 +132,23 @@ def write_winner(
     Args:
         source: the ledger of the winner's run, finished.
         target: a new file.
-        tuning: whose claim the winner has from now on; None where its choice is not private.
+        payer: what the winner claims from now on; None where its choice is not private, so that it
+            claims what its run does.
         tuning_id: random; of the tuning, as the store's ledger knows it.
         basis: how it was chosen, in words, for the public facts.
         lineage: what the tuning descends from, itself left out.
 
     Raises:
-        UseError: the run is not one of ``tuning``'s, or ``target`` exists.
+        UseError: the tuning did not try the plan of the run.
     """
     run = RunRecord.read(source)
     begin = replace(
         run.begin,
-        run_id=run.run_id if tuning is None else tuning_id,
+        run_id=run.run_id if payer is None else tuning_id,
         facts={**run.facts, "plan_basis": basis},
         lineage=lineage,
-        trial=False,
         tuning_id=None,
-        won=tuning,
+        payer=payer or run.begin.payer,
     )
     # When it was opened, and how often, is a fact of the trial.
     RunLedger.create(target, begin, *(line for line in run.rest if not isinstance(line, Open)))
@@ -169,14 +161,11 @@ def append_release(path: Path, told: Mapping[str, Any]) -> None:
         path: of the ledger.
         told: what was released, with its ``split``, ``epsilon`` and ``query_ids``.
     """
-
-    def compose(before: journal.Read) -> Sequence[Line]:
-        if not any(isinstance(line, Finish) for line in before.lines):
-            raise UseError(f"the run of {path} is not finished: it has released no model")
-        named = {"split": told["split"], "epsilon": told["epsilon"]}
-        return [ReleaseLoss(**named, query_ids=tuple(told.get("query_ids", ())), told=told)]
-
-    journal.append(path, compose)
+    if RunRecord.read(path).finish is None:
+        raise UseError(f"the run of {path} is not finished: it has released no model")
+    named = {"split": told["split"], "epsilon": told["epsilon"]}
+    line = ReleaseLoss(**named, query_ids=tuple(told.get("query_ids", ())), told=told)
+    journal.append(path, lambda _: [line])
 
 
 def end_early(folder: RunFolder) -> tuple[StoreLedger, Charge]:
@@ -214,11 +203,11 @@ def end_early(folder: RunFolder) -> tuple[StoreLedger, Charge]:
                 hint="settle the run where its store lies",
             )
         with ledger.counter(charge, begun=charge in history.openings) as counter:
-            steps, why = min(counter.attempts, plan.steps), history.why_whole(charge)
+            steps, why = min(counter.attempts, plan.steps), why_whole(history, charge)
             ended = Settle(run_id=charge, steps=steps, early=True, whole=why or "")
             settled = ledger.append(ended).charges[charge]
         if not run.settled:
-            journal.append(folder.ledger, lambda _: [replace(ended, whole="", when="")])
+            journal.append(folder.ledger, lambda _: [replace(ended, whole="")])
     return ledger, settled
 
 
@@ -228,8 +217,8 @@ def _why_not_early(run: RunRecord) -> str | None:
         return "is finished and settled"
     if run.plan is None:
         return "trains without privacy, and nothing of it has a price"
-    if run.begin.trial:
-        return "is a trial of a private selection, which pays for all of them, ended or not"
+    if isinstance(run.begin.payer, Unclaimed):
+        return f"claims nothing ({run.begin.payer.why})"
     if not run.folder.resume.exists():
         return "does not say which store its people are in, since it was not trained in this folder"
     return None

@@ -6,14 +6,13 @@ alone, so that nobody can say it otherwise later.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from userdp.accounting.filters import Cost, RenyiFilter
-from userdp.core.errors import UseError
 from userdp.ledger.lines import (
     Answer,
     BeginTuning,
@@ -23,13 +22,12 @@ from userdp.ledger.lines import (
     Open,
     OpenBudget,
     Release,
-    Score,
     Settle,
     Store,
     StoreLine,
     Trial,
 )
-from userdp.ledger.parts import Bound, Choice, Part, Query, Steps, of_run
+from userdp.ledger.parts import Bound, Choice, Part, Query, Steps
 from userdp.plans import Plan
 
 L = TypeVar("L", bound=StoreLine)
@@ -44,7 +42,6 @@ class Charge:
         at: the place of that line in the ledger.
         fixed: the place of the line in which the constants of a run were fixed: `at`, or that of an
             earlier `Declare`.
-        answer: of a statistic; None if a crash came between the charge and its answer.
         ended: the place of the line that settled a run; None before that.
         settlement: that line.
     """
@@ -52,14 +49,8 @@ class Charge:
     line: ChargeLine
     at: int
     fixed: int
-    answer: int | None = None
     ended: int | None = None
     settlement: Settle | None = None
-
-    @classmethod
-    def of_next_run(cls, plan: Plan, at: int = 0) -> Charge:
-        """What a run of ``plan`` would be charged in the line at ``at``."""
-        return cls(line=ChargeLine(pays_for=of_run("the next run", plan)), at=at, fixed=at)
 
     @property
     def part(self) -> Part:
@@ -127,14 +118,12 @@ class History:
         charges: by id, oldest first.
         declared: by constants of runs that were declared and have not begun, in the order of their
             declarations: the place of that line.
-        copied: its file is another one than was begun with its first line.
     """
 
     path: Path = Path("ledger.jsonl")
     lines: tuple[StoreLine, ...] = ()
     charges: Mapping[str, Charge] = field(default_factory=dict)
     declared: Mapping[str, int] = field(default_factory=dict)
-    copied: bool = False
 
     def of(self, kind: type[L]) -> Iterator[tuple[int, L]]:
         """The lines of a kind, each with its place."""
@@ -144,6 +133,12 @@ class History:
     def id(self) -> str:
         """Random, of the ledger; empty while it has no line."""
         return next((line.id for _, line in self.of(Store)), "")
+
+    @cached_property
+    def copied(self) -> bool:
+        """Whether its file is another one than was begun with its first line."""
+        first, path = next(iter(self.lines), None), self.path
+        return isinstance(first, Store) and path.exists() and path.stat().st_ino != first.inode
 
     @cached_property
     def openings(self) -> dict[str, Open]:
@@ -166,9 +161,9 @@ class History:
         return {line.run_id: line for _, line in self.of(Trial)}
 
     @cached_property
-    def scores(self) -> dict[str, float | None]:
-        """By trial of a private selection, its score."""
-        return {line.run_id: line.value for _, line in self.of(Score)}
+    def answers(self) -> dict[str, Any]:
+        """What was drawn for a statistic, or as a trial's score; nothing if a crash came first."""
+        return {line.run_id: line.value for _, line in self.of(Answer)}
 
     @cached_property
     def looks(self) -> list[tuple[int, str]]:
@@ -191,56 +186,13 @@ class History:
     @cached_property
     def ids(self) -> frozenset[str]:
         """Of all that was charged here, under whichever id a model's lineage knows it."""
-        budget = [] if self.budget is None else [self.budget.run_id]
-        return frozenset({*self.charges, *self.trials, *self.tunings, *budget})
+        charging = ChargeLine | Trial | BeginTuning | OpenBudget
+        return frozenset(line.run_id for line in self.lines if isinstance(line, charging))
 
     @property
     def total_delta(self) -> float:
         """δ of the budget; 0 without one."""
         return 0.0 if self.budget is None else self.budget.filter.delta
-
-    def charge(self, run_id: str) -> Charge:
-        """The charge of that id; `UseError` if there is none."""
-        if run_id not in self.charges:
-            raise UseError(f"nothing was charged in {self.path} as {run_id}")
-        return self.charges[run_id]
-
-    def require_last(self, run_id: str, known: Sequence[str]) -> None:
-        """`UseError` unless a run may go on in the folder that holds the nonces ``known``.
-
-        Guarantee (invariant 12): of all folders of a run, the copies included, at most one is
-        accepted once `userdp.ledger.lines.Open` is written: the one that holds its nonce.
-
-        Args:
-            run_id: of the charge, or a trial's.
-            known: none if the folder was never opened.
-        """
-        ended = self.settled.get(run_id)
-        if ended is not None:
-            how = "settled before its end" if ended.early else "finished"
-            raise UseError(
-                f"run {run_id} was {how}, as {self.path} says: its steps are over, and this "
-                "folder is of before that",
-                hint="train again in another --out, with a plan and a budget of its own",
-            )
-        last = self.openings.get(run_id)
-        if last.nonce not in known if last is not None else bool(known):
-            raise UseError(
-                f"the folder of run {run_id} is not the one that was opened last, as {self.path} "
-                "says: it is a copy, or it or the store was put back to an earlier state. Going on "
-                "would release more noisy steps than were charged",
-                hint="go on in the folder that was opened last; or pay for the whole plan once "
-                "more: --resume --set run.charge_again=true",
-            )
-
-    def require_slot(self, slot: str, constants: str) -> None:
-        """`UseError` unless a private selection drew that slot, for a trial of these constants."""
-        if not any(tuning.slots.get(slot) == constants for _, tuning in self.tunings.values()):
-            raise UseError(
-                f"no private selection in {self.path} pays for this trial: it has drawn no such "
-                "slot, or one of other settings",
-                hint="go on with the tuning: userdp tune STORE --out DIR --resume",
-            )
 
     def looked_before(self, at: int) -> frozenset[str]:
         """What showed exact numbers before a line: commands, and ``train`` for logs of runs."""
@@ -283,46 +235,13 @@ class History:
         first = next(iter(self.declared), None)
         return self.declared[constants] if constants == first else len(self.lines)
 
-    def why_whole(self, run_id: str) -> str | None:
-        """Why a run that stops here costs its whole plan, as a clause; None where its attempts do.
-
-        When a run stopped may have been chosen by what it released. Under a filter that is allowed:
-        each of its steps is a release of its own, and the filter holds wherever the releases end
-        (`userdp.accounting.filters`). But *only* what was charged to the filter may have chosen it.
-        So the steps that did not run are given back where the ledger shows no exact number of these
-        people's text. Correlated noise is priced for all steps together, and gives none back.
-        Whoever read the text itself, or timed the steps, and stopped the run by that, knows what no
-        ledger shows; docs/budgets.md says so.
-        """
-        if self.budget is None:
-            return "the store has no budget with a filter, and the moment may have been chosen"
-        if looked := self.looked_before(len(self.lines)):
-            looks = ", ".join(sorted(looked))
-            return f"exact numbers were shown ({looks}), which may have chosen the moment"
-        if self.copied:
-            return "the ledger was copied or moved, so that another copy may hold a look"
-        if any(
-            run_id in (one.line.again, one.run_id) and one.line.again
-            for one in self.charges.values()
-        ):
-            return (
-                "the run was charged more than once, so that copies of its folder may have gone on"
-            )
-        return None
-
 
 def fold(lines: Iterable[StoreLine], path: Path) -> History:
-    """What the store's ledger at ``path`` says; no lines are no charges.
-
-    Raises:
-        UseError: a line speaks of something that no line before it charged.
-    """
+    """What the store's ledger at ``path`` says; no lines are no charges."""
     charges: dict[str, Charge] = {}
     declared: dict[str, int] = {}
-    read = tuple(lines)
-    copied = any(isinstance(one, Store) and _is_other(path, one.inode) for one in read[:1])
-    history = History(path=path, lines=read, charges=charges, declared=declared, copied=copied)
-    for at, line in enumerate(read):
+    history = History(path=path, lines=tuple(lines), charges=charges, declared=declared)
+    for at, line in enumerate(history.lines):
         match line:
             case Declare():
                 declared.setdefault(line.constants, at)
@@ -330,13 +249,6 @@ def fold(lines: Iterable[StoreLine], path: Path) -> History:
                 fixed = at if line.again else min(at, history.fixed_at(line.constants))
                 charges[line.run_id] = Charge(line=line, at=at, fixed=fixed)
                 declared.pop(line.constants, None)
-            case Answer():
-                charge = history.charge(line.run_id)
-                charges[line.run_id] = replace(charge, answer=line.value)
             case Settle() if line.run_id in charges:
                 charges[line.run_id] = replace(charges[line.run_id], ended=at, settlement=line)
     return history
-
-
-def _is_other(path: Path, inode: int) -> bool:
-    return path.exists() and path.stat().st_ino != inode

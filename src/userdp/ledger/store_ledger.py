@@ -18,9 +18,8 @@ been charged.
 
 from __future__ import annotations
 
-import re
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -35,7 +34,6 @@ from userdp.ledger.run_folder import LEDGER
 from userdp.ledger.store_history import Charge, History, fold
 
 PLACE = "ledger.json"
-_ID = re.compile(r"[0-9A-Za-z][0-9A-Za-z_-]{0,99}")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -97,24 +95,13 @@ class StoreLedger:
         cls.require_shareable(store, path)
         if not (store / PLACE).exists():
             path.resolve().parent.mkdir(parents=True, exist_ok=True)
-            note = encode(_Note(shared=str(path.resolve())))
-            files.write_json(store / PLACE, note, mode=files.OPERATOR_FILE)
+            cls(store)._note(_Note(shared=str(path.resolve())))
         ledger = cls(store)
         ledger.append()
         return ledger
 
     def counter(self, charge: str, *, begun: bool) -> Counter:
-        """What counts the attempts of a charge, held by this process; see `Counter`.
-
-        Raises:
-            UseError: the id of the charge, which may come from a folder that somebody else made,
-                is no name of a file.
-        """
-        if _ID.fullmatch(charge) is None:
-            raise UseError(
-                f"{charge!r:.80} is no id of a charge: a file elsewhere would be written for it",
-                hint="the ledger of this run was not written by userdp; train in a new --out",
-            )
+        """What counts the attempts of a charge, held by this process; see `Counter`."""
         return Counter(self.runs / charge, begun=begun)
 
     def history(self) -> History:
@@ -132,9 +119,7 @@ class StoreLedger:
         """One charge per run, oldest first; none without a file, or with one just begun."""
         return list(self.history().charges.values())
 
-    def append(
-        self, *lines: StoreLine, require: Callable[[History], None] | None = None
-    ) -> History:
+    def append(self, *lines: StoreLine) -> History:
         """Write lines that the ledger does not hold yet, on the disk before this returns.
 
         Guarantee: no other process writes between the look at the ledger and these lines: what is
@@ -142,7 +127,6 @@ class StoreLedger:
 
         Args:
             lines: all of them are written, or none; begins a ledger where there is none.
-            require: raises what refuses the ledger as it stands.
 
         Returns:
             What the ledger says now.
@@ -160,8 +144,6 @@ class StoreLedger:
             nonlocal history
             # Under the ledger's lock, so that no charge comes between the two.
             history = self._whole(read, self._noted(), attempts_in(self.runs))
-            if require is not None:
-                require(history)
             begin = Store(id=secrets.token_hex(16), inode=self.path.stat().st_ino)
             history = follow(history, lines if read.lines else (begin, *lines))
             return history.lines[len(read.lines) :]
@@ -169,8 +151,7 @@ class StoreLedger:
         tail = journal.append(self.path, added, mode=files.OPERATOR_FILE)
         noted = self._noted()
         if noted.head != tail.head:  # of two who write at once either may come last here
-            note = encode(replace(noted, head=tail.head))
-            files.write_json(self._place, note, mode=files.OPERATOR_FILE)
+            self._note(replace(noted, head=tail.head))
         return history
 
     def look(self, what: str) -> None:
@@ -180,9 +161,11 @@ class StoreLedger:
     def _noted(self) -> _Note:
         if not self._place.exists():
             return _Note()
-        what = "where the ledger is"
-        kept = files.read_json(self._place, what=what)
-        return decode(_Note, kept, what=f"{what}, in {self._place}")
+        kept = files.read_json(self._place, what="where the ledger is")
+        return decode(_Note, kept, what=str(self._place))
+
+    def _note(self, note: _Note) -> None:
+        files.write_json(self._place, encode(note), mode=files.OPERATOR_FILE)
 
     def _whole(self, read: journal.Read, noted: _Note, counted: Mapping[str, int]) -> History:
         """What the ledger says; `UseError` if it held something before that it does not hold."""

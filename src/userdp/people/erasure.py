@@ -173,6 +173,6 @@ def _run_at(path: Path, history: History) -> Iterator[FoundRun]:
         return
     if run.run_id in history.ids:
         unclaimed = {part.id for part in parts if isinstance(part, Unclaimed)} & history.ids
-        if run.begin.trial:  # a private selection pays for it
+        if run.run_id in history.trials:  # a private selection pays for it
             unclaimed -= {run.run_id}
         yield FoundRun(run_id=run.run_id, folder=run.folder, without_privacy=frozenset(unclaimed))

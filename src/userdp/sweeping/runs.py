@@ -18,7 +18,7 @@ from typing import Any
 
 from userdp.claims import claim
 from userdp.claims.conditions import Condition, ConditionKind
-from userdp.claims.descent import inherited_at, parts_of, run_lineage
+from userdp.claims.descent import inherited_at, parts_of, payer_of, run_lineage
 from userdp.claims.lineage import Lineage, lineage_from, of_parts
 from userdp.core import files
 from userdp.core.codec import encode
@@ -261,9 +261,9 @@ class _Sweep:
         price = {"epsilon": request.tuning.score_epsilon, "bound": request.loss_bound}
         if isinstance(request.tuning, PrivateSelection):
             score = selection_score(losses, **price)
-            drawn = lines.Score(run_id=run.run_id, value=score.value)
+            drawn = lines.Answer(run_id=run.run_id, value=score.value)
             # The first score of a trial that was scored before: nobody would pay for a second.
-            return replace(score, value=StoreLedger(store.path).append(drawn).scores[run.run_id])
+            return replace(score, value=StoreLedger(store.path).append(drawn).answers[run.run_id])
         subject = f"loss on {request.split}, sweep {self.begun.sweep_id} trial {number:03d}"
         lineage = run_lineage(RunRecord.read(run.path))
         # Every trial is scored, so that being scored is no choice.
@@ -282,7 +282,11 @@ class _Sweep:
         if not ranked:
             raise FailureError("no trial has a score: there is nothing to choose by")
         best = ranked[0]
-        released, lineage = self.folder.release(best, self.begun, self._inherited(best))
+        tuning, payer = request.tuning, None
+        if tuning is not None:
+            choice = Choice(id=self.begun.sweep_id, tuning=tuning)
+            payer = payer_of(StoreLedger(store).history(), choice)
+        released, lineage = self.folder.release(best, self.begun, self._inherited(best), payer)
         for weights in released:
             StoreLedger(store).append(
                 lines.Release(run_id=self.begun.sweep_id, weights=weights, lineage=lineage.plain)

@@ -27,6 +27,7 @@ from userdp.core import files
 from userdp.core.codec import decode, encode
 from userdp.core.errors import UseError
 from userdp.ledger import RunFolder, RunRecord
+from userdp.ledger.parts import Part
 from userdp.ledger.run_folder import DIVERGED
 from userdp.ledger.run_ledger import write_winner
 from userdp.sweeping.request import SweepRequest
@@ -122,12 +123,18 @@ class SweepFolder:
         }
 
     def release(
-        self, number: int, begun: Begun, inherited: Lineage
+        self, number: int, begun: Begun, inherited: Lineage, payer: Part | None
     ) -> tuple[tuple[str, ...], Lineage]:
         """Make ``winner/``, whole or not at all; twice does no harm.
 
         Guarantee: nothing in it tells how many trials there were: no time, mode, name or id of the
         trial that won.
+
+        Args:
+            number: of the trial that won.
+            begun: the tuning.
+            inherited: what it descends from, itself left out.
+            payer: what the winner claims; None where its choice is not private.
 
         Returns:
             The digests of the released weights and adapters, and what these descend from.
@@ -135,18 +142,25 @@ class SweepFolder:
         winner = RunFolder(self.winner)
         if not self.winner.exists():
             with files.whole_folder(self.winner) as folder:
-                self._copy(self.run(number), RunFolder(folder), begun, inherited)
+                self._copy(self.run(number), RunFolder(folder), begun, inherited, payer)
         lineage = run_lineage(RunRecord.read(winner.path))
         return tuple(map(digest_of, _released(winner))), lineage
 
-    def _copy(self, run: RunFolder, winner: RunFolder, begun: Begun, inherited: Lineage) -> None:
+    def _copy(
+        self,
+        run: RunFolder,
+        winner: RunFolder,
+        begun: Begun,
+        inherited: Lineage,
+        payer: Part | None,
+    ) -> None:
         copy_released(run, winner)
         shutil.copyfile(run.plan, winner.plan)
         shutil.copyfile(run.train, winner.train)
         write_winner(
             run.ledger,
             winner.ledger,
-            begun.request.tuning,
+            payer,
             tuning_id=begun.sweep_id,
             basis=begun.request.in_words,
             lineage=inherited.plain,

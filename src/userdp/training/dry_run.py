@@ -27,7 +27,6 @@ from userdp.gradients.model_randomness import secret_randomness
 from userdp.ledger import StoreLedger
 from userdp.ledger.admission import follow
 from userdp.ledger.lines import StoreLine
-from userdp.ledger.store_history import History
 from userdp.training.open_run import OpenRun, Training
 from userdp.training.preflight import made_up_units, room_for
 from userdp.training.step_mechanism import StepMechanism
@@ -102,11 +101,9 @@ def dry_run_of(of: Training, mechanism: StepMechanism) -> DryRun:
     told = [one.in_words for one in of.base.conditions] if of.base else []
     claim = {**foreseen(history, plan, base=of.base, at=at), "conditions": told}
 
-    def counted(*lines: StoreLine, require: Callable[[History], None] | None = None) -> None:
+    def counted(*lines: StoreLine) -> None:
         """Count a charge and refuse it as ever, and write nothing."""
         nonlocal after
-        if require is not None:
-            require(history)
         after = follow(history, lines)
 
     opening.charge_plan(counted, history, opening.run_id)

@@ -22,7 +22,6 @@ import shutil
 from collections.abc import Callable, Collection, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -44,8 +43,9 @@ from userdp.data.store_folder import Place, remember
 from userdp.data.user_store import UserStore
 from userdp.gradients import Loss, causal_lm_loss
 from userdp.ledger import RunFolder, RunLedger, RunRecord, StoreLedger
+from userdp.ledger.admission import require_last
 from userdp.ledger.lines import Begin, ChargeLine, Finish, Open, Release, Settle, Trial
-from userdp.ledger.parts import of_run
+from userdp.ledger.parts import Part, Unclaimed, of_run
 from userdp.ledger.run_folder import Resume, train_toml
 from userdp.ledger.store_history import History
 from userdp.ledger.store_ledger import new_id
@@ -235,8 +235,7 @@ class OpenRun:
                 known = ["none: the run's ledger was put back to an earlier state"]
             self._require_nobody_erased()
             # Asked before anything is written here: what a copy holds must stay what it was.
-            is_last = partial(History.require_last, run_id=charge, known=known)
-            is_last(self.store.history())
+            require_last(self.store.history(), charge, known)
             self._keep(
                 replace(
                     kept,
@@ -258,18 +257,22 @@ class OpenRun:
                 raise
             # After the charge: steps of which the store knows no charge are refused by everybody.
             if record is not None and charge not in (self.run_id, *record.charges):
-                counter.begin_at(attempts)
+                counter.count(max(0, attempts - counter.attempts))
             opening = Open(
-                run_id=charge, attempts=counter.attempts, nonce=nonce, copied=history.copied
+                run_id=charge,
+                attempts=counter.attempts,
+                nonce=nonce,
+                after=opened.nonce if opened else "",
+                copied=history.copied,
             )
-            self.store.append(opening, require=is_last)
-            self.ledger = RunLedger(folder.ledger) if record else self._begin_ledger(charge)
+            self.store.append(opening)
+            self.ledger = RunLedger(folder.ledger) if record else self._begin_ledger()
             self.ledger.open(opening, counter)
         except BaseException:
             counter.close()
             raise
 
-    def _begin_ledger(self, charge: str) -> RunLedger:
+    def _begin_ledger(self) -> RunLedger:
         """The run's ledger, with its first line."""
         of, history, meta = self.of, self.store.history(), self.people.meta
         assert of.base is not None
@@ -283,18 +286,28 @@ class OpenRun:
             "store": meta.store_id,
             "seq_len": meta.seq_len,
             "store_facts": store_facts(self.people),
-            **({"unsafe_seeds": True} if of.options.unsafe_seeds else {}),
         }
         begin = Begin(
             run_id=self.run_id,
             plan=self.plan,
             facts=facts,
             lineage=origin.among(history.id, history.ids).plain,
-            trial=of.slot is not None,
             tuning_id=None if of.slot else history.tuning_of(self.constants),
-            payer=payer_of(history, charge),
+            payer=self._payer(history),
         )
         return RunLedger.create(self.folder.ledger, begin)
+
+    def _payer(self, history: History) -> Part | None:
+        """What the run claims in place of its own steps, if it does."""
+        if self.of.options.unsafe_seeds:
+            why = "its randomness was fixed by a known seed, which anybody could repeat"
+            return Unclaimed(id=self.run_id, why=why)
+        if self.of.slot is not None:
+            why = "it is a trial of a private selection, of which only the winner claims anything"
+            return Unclaimed(id=self.run_id, why=why)
+        if history.budget is None:
+            return None
+        return payer_of(history, of_run(self.run_id, self.plan))
 
     def charge_plan(self, append: Callable[..., object], history: History, charge: str) -> None:
         """Charge the whole plan, unless that was done; `UseError` if the store refuses it.
@@ -308,10 +321,7 @@ class OpenRun:
         assert of.base is not None
         base = of.base.plain
         if of.slot is not None and plan is not None:
-            append(
-                Trial(run_id=charge, slot=of.slot, base=base),
-                require=partial(History.require_slot, slot=of.slot, constants=self.constants),
-            )
+            append(Trial(run_id=charge, slot=of.slot, constants=self.constants, base=base))
         elif charge not in history.charges:
             # Whoever knows the seed can undo the noise: such a run counts as one without privacy.
             priced = None if of.options.unsafe_seeds else plan
