@@ -120,11 +120,11 @@ def test_medians_of_many_users_are_near_and_of_none_are_on_the_grid():
 def test_each_answer_is_a_line_of_the_ledger_and_adds_to_the_claim(store):
     got = release(store, epsilon=0.6)
     assert [answer.name for answer in got] == ["users", "examples", "median"]
-    charges = StoreLedger(store.path).charges()
-    assert [charge.run_id for charge in charges] == [answer.query_id for answer in got]
-    assert [(charge.statistic.name, charge.answer) for charge in charges] == [
-        (answer.name, answer.value) for answer in got
-    ]
+    history = StoreLedger(store.path).history()
+    assert [*history.charges] == [answer.query_id for answer in got]
+    assert history.answers == {answer.query_id: answer.value for answer in got}
+    names = [charge.statistic.name for charge in history.charges.values()]
+    assert names == [answer.name for answer in got]
     total = claim(store.path).guarantee
     assert total.epsilon == pytest.approx(0.6, rel=1e-12)
     assert total.delta == 0.0
@@ -142,7 +142,8 @@ def test_answers_are_charged_even_if_none_is_drawn(store, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         release(store, epsilon=0.3, names=("users", "examples"))
     assert claim(store.path).guarantee.epsilon == pytest.approx(0.3)
-    assert [one.answer for one in StoreLedger(store.path).charges()] == [None, None]
+    history = StoreLedger(store.path).history()
+    assert (len(history.charges), history.answers) == (2, {})
 
 
 def test_an_answer_drawn_before_its_line_is_caught(free):
