@@ -16,12 +16,12 @@ pytest.importorskip("flwr", reason="the extra `federated` is not installed")
 from tests.federated.plans import FACTS, NUMBERS, plan
 from tests.federated.toys import images
 from tests.training.toy import attempts
+from userdp.core.files import read_lines
 from userdp.federated.federation_plan import LanguageModel, claim_of
 from userdp.federated.flower import write_app
 from userdp.federated.rounds import ROUNDS_FILE
 from userdp.federated.silo import silo_folder
 from userdp.federated.simulation import make_federation
-from userdp.ledger.run_folder import read_lines
 
 BIN = Path(sys.executable).parent
 # Flower's processes import userdp and nothing of the tests or the papers, whose models they would

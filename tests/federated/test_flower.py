@@ -15,6 +15,7 @@ from tests.federated.plans import NUMBERS, plan
 from tests.federated.toys import images
 from tests.training.toy import attempts
 from userdp.core.errors import FailureError, UseError
+from userdp.core.files import read_lines
 from userdp.federated import flower
 from userdp.federated import rounds as rounds_module
 from userdp.federated.federation_plan import claim_of
@@ -22,7 +23,6 @@ from userdp.federated.flower import ARRAYS, CONFIG, client, serve
 from userdp.federated.rounds import ROUNDS_FILE, aggregate, load_weights
 from userdp.federated.silo import build_model, silo_folder, weights_of
 from userdp.federated.simulation import make_federation, run_in_process
-from userdp.ledger.run_folder import read_lines
 
 
 @pytest.fixture(autouse=True)

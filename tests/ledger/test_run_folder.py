@@ -10,8 +10,9 @@ import pytest
 from tests.ledgers import run_with
 from tests.plans import uls_plan
 from userdp.core.errors import UseError
-from userdp.ledger import StoreLedger
-from userdp.ledger.run_folder import RunFolder, RunRecord, read_lines
+from userdp.core.files import read_lines
+from userdp.ledger import RunRecord, StoreLedger
+from userdp.ledger.run_folder import RunFolder
 
 
 @pytest.fixture

@@ -21,8 +21,9 @@ from userdp.data.pipeline import append_records
 from userdp.data.splits import Split
 from userdp.data.store_folder import Place, places_of, remember
 from userdp.data.user_store import UserStore
-from userdp.ledger import RunFolder, StoreLedger
+from userdp.ledger import StoreLedger
 from userdp.ledger.counter import Counter
+from userdp.ledger.run_ledger import RunRecord, is_finished
 from userdp.people.erasure import find_runs
 from userdp.sampling import FixedSizeUsers
 from userdp.training.config import PlainPlan
@@ -115,7 +116,7 @@ def test_an_interrupted_run_goes_on_without_them(life):
     userdp.forget(life / "store", USER, yes=True)
     store = UserStore.open(life / "store")
     begin(store, life / "stopped", resume=True)
-    assert RunFolder(life / "stopped").finished
+    assert is_finished(life / "stopped")
     assert claim(life / "stopped").steps == PLAN.steps
 
 
@@ -218,7 +219,7 @@ def test_what_was_put_in_the_place_of_scores_keeps_no_erasure_from_its_end(life,
 def test_nothing_is_erased_while_a_run_is_open_nor_said_of_who_is_there(life, user):
     store = life / "store"
     before = StoreLedger(store).history().lines
-    charge = RunFolder(life / "stopped").run_id
+    charge = RunRecord.read(life / "stopped").run_id
     with (
         Counter(StoreLedger(store).runs / charge, begun=True),
         pytest.raises(UseError, match="a run over this store is open"),

@@ -27,9 +27,10 @@ from userdp.core import files
 from userdp.core.codec import encode
 from userdp.core.errors import FailureError, UseError
 from userdp.core.vocabulary import round_up
-from userdp.ledger import RunFolder, StoreLedger, admission
+from userdp.ledger import StoreLedger, admission
 from userdp.ledger.counter import attempts_in
 from userdp.ledger.lines import Settle
+from userdp.ledger.run_ledger import RunRecord, is_finished
 from userdp.reporting.facts import read_run
 from userdp.sweeping import runs
 from userdp.sweeping.request import Choice, TuningMode, build_request, grid
@@ -100,11 +101,11 @@ def test_a_trial_that_was_killed_before_the_store_was_told_of_its_end_is_settled
         patch.setattr(admission, "is_new", unwritten(Settle, then=killed))
         with pytest.raises(Killed):
             sweep(store, out, request(store, "non-private"))
-    assert RunFolder(out / "trial-001").finished
+    assert is_finished(out / "trial-001")
     assert StoreLedger(store.path).history().settled == {}
     sweep(store, out, None, resume=True)
     history = StoreLedger(store.path).history()
-    trials = {RunFolder(out / name).run_id for name in ("trial-001", "trial-002")}
+    trials = {RunRecord.read(out / name).run_id for name in ("trial-001", "trial-002")}
     assert history.settled.keys() == trials
     assert len({one.weights for one in history.released}) == 2, "known by their weights, both"
     assert claim(store.path).complete

@@ -26,6 +26,7 @@ from userdp.core.interrupts import are_held
 from userdp.core.stages import NoProgress
 from userdp.ledger import RunFolder, StoreLedger, admission
 from userdp.ledger.lines import Settle
+from userdp.ledger.run_ledger import RunRecord, is_finished
 from userdp.training import loop
 from userdp.training.checkpoints import Checkpoints
 from userdp.training.loop import train
@@ -143,14 +144,14 @@ def test_a_kill_before_the_store_was_told_of_the_end_is_mended_by_resuming(
         with pytest.raises(Killed):
             train(store, PLAN, CONFIG, out=folder.path)
     history = StoreLedger(store.path).history()
-    assert folder.finished
+    assert is_finished(folder.path)
     assert (set(history.settled), history.released) == (set(), [])
     before = folder.ledger.read_bytes()
     assert train(store, PLAN, CONFIG, out=folder.path, resume=True) is None
     assert folder.ledger.read_bytes() == before, "no step was taken"
     history = StoreLedger(store.path).history()
     (released,) = history.released
-    assert set(history.settled) == {folder.run_id}
+    assert set(history.settled) == {RunRecord.read(folder.path).run_id}
     assert released.weights == digest_of(folder.model)
     assert released.lineage == claim(folder.path).lineage.plain
     with pytest.raises(UseError, match="finished"):

@@ -152,7 +152,7 @@ def run_lineage(run: RunRecord) -> Lineage:
     inherited = lineage_from(run.begin.lineage, what=f"the lineage in {run.path}")
     own = Lineage(parts=(_own_part(run),))
     conditions, since = [*of_plan(run.plan), *_chosen(run)], Lineage()
-    if run.copied:
+    if any(opening.copied for opening in run.openings):
         conditions.append(COPIED)
     if run.finish is not None and run.finish.since:
         since = lineage_from(run.finish.since, what=f"released meanwhile, in {run.path}")

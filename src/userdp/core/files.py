@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from userdp.core.codec import parse, text_of
-from userdp.core.errors import FailureError, UseError, UserdpError
+from userdp.core.errors import FailureError, UseError, UserdpError, kind_of
 
 TEMPORARY = ".partial-"
 SHAREABLE_FILE = 0o644
@@ -252,6 +252,31 @@ def append_line(path: Path, values: dict[str, Any]) -> None:
             raise OSError(28, os.strerror(28), str(path))
     finally:
         os.close(descriptor)
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """The lines that `append_line` wrote; none if there is no file.
+
+    A last line that a crash cut short is left out. Exact losses may be NaN.
+
+    Raises:
+        UseError: the file cannot be read or is damaged.
+    """
+    values: list[dict[str, Any]] = []
+    if not path.exists():
+        return values
+    try:
+        for line in path.read_bytes().split(b"\n")[:-1]:
+            values.append(dict(parse(line, finite=False)))
+    except OSError as error:
+        raise UseError(
+            f"cannot read {path}: {error.strerror}; it may be for the run's operator only",
+            hint="ask its operator, or make a public report with --public",
+        ) from error
+    except (ValueError, TypeError) as error:
+        damaged = f"line {len(values) + 1} of {path}"
+        raise UseError(f"{damaged} is damaged: {kind_of(error)}") from error
+    return values
 
 
 def locked(path: Path, *, refusal: UserdpError) -> int:

@@ -14,9 +14,8 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from enum import StrEnum
 from pathlib import Path
 
-from userdp.core.codec import decode, parse
 from userdp.core.errors import UseError, UserdpError
-from userdp.core.files import TEMPORARY, append_line, exclusive, sweep, sync
+from userdp.core.files import TEMPORARY, append_line, exclusive, read_lines, sweep, sync
 from userdp.data import meta as layout
 from userdp.data.meta import StateKind, StoreMeta, read_meta
 
@@ -103,13 +102,10 @@ def places_of(store: Path, place: Place) -> list[str]:
         UseError: a line is damaged.
     """
     file = store / layout.PLACES
-    lines = file.read_bytes().splitlines() if file.exists() else []
-    if lines and not lines[-1].endswith(b"}"):
-        lines.pop()  # a crash cut it short, before anything was made there
-    try:
-        noted = [decode(dict[str, str], parse(line), what="a line") for line in lines]
-        return list(dict.fromkeys(one["path"] for one in noted if one["kind"] == place))
-    except (ValueError, KeyError) as error:
+    try:  # of a line that a crash cut short nothing was made
+        noted = read_lines(file)
+        return list(dict.fromkeys(str(one["path"]) for one in noted if one["kind"] == place))
+    except (UseError, KeyError) as error:
         raise UseError(
             f"{file} is damaged: an erasure would not find all that was made of a person's text",
             hint="put back the file that was there",

@@ -7,8 +7,8 @@ each run; `spending` prints it. Of a run's ledger `run_folder` says what it hold
 writes it.
 """
 
-from userdp.ledger.run_folder import RunFolder, RunRecord
-from userdp.ledger.run_ledger import RunLedger
+from userdp.ledger.run_folder import RunFolder
+from userdp.ledger.run_ledger import RunLedger, RunRecord
 from userdp.ledger.store_history import Charge, History
 from userdp.ledger.store_ledger import StoreLedger
 

@@ -2,7 +2,7 @@
 
 The ledger of a store's people holds lines that are a `StoreLine`: `userdp.ledger.store_history`
 says what they come to, and `userdp.ledger.admission` when one may follow. A run's ledger holds the
-other kinds, which `userdp.ledger.run_folder.RunRecord` reads. `Open` and `Settle` stand in both.
+other kinds, which `userdp.ledger.run_ledger.RunRecord` reads. `Open` and `Settle` stand in both.
 """
 
 from __future__ import annotations

@@ -1,31 +1,200 @@
 """The run ledger: one line per attempted step, on the disk before its update is applied.
 
-``ledger.jsonl`` may be handed on. It therefore holds only public constants, and
-the clip norm where that adapts, a function of DP releases: no times (a step's
-duration tells its cohort's size), no losses, no hash of the data. Its first line says what the run
-descends from (`userdp.claims.lineage`), each opening is a line with a nonce that the store's ledger
-knows too, and the finishing line binds every file of the released model, the plan and the options
-by their digests. Losses that were released under DP follow it.
+``ledger.jsonl`` may be handed on. It therefore holds only public constants, and the clip norm where
+that adapts, a function of DP releases: no times (a step's duration tells its cohort's size), no
+losses, no hash of the data. Its first line says what the run descends from
+(`userdp.claims.lineage`), each opening is a line with a nonce that the store's ledger knows too,
+and the finishing line binds every file of the released model, the plan and the options by their
+digests. Losses that were released under DP follow it.
+
+`RunRecord` reads such a ledger, and `RunLedger` writes it.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from userdp.core import files
 from userdp.core.errors import FailureError, UseError
 from userdp.ledger import journal
 from userdp.ledger.admission import why_whole
 from userdp.ledger.counter import Counter
-from userdp.ledger.lines import Attempt, Line, Open, ReleaseLoss, Settle
+from userdp.ledger.lines import Attempt, Begin, Chosen, Finish, Line, Open, ReleaseLoss, Settle
 from userdp.ledger.parts import Part, Unclaimed
-from userdp.ledger.run_folder import RunFolder, RunRecord
+from userdp.ledger.run_folder import LEDGER, RunFolder
 from userdp.ledger.store_history import Charge
 from userdp.ledger.store_ledger import StoreLedger
-from userdp.plans import StepRecord
+from userdp.noise.gaussian import NoiseSampler
+from userdp.plans import Plan, StepRecord
+
+L = TypeVar("L", bound=Line)
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """The ledger of a run, read once; all that is said of the run is computed from it.
+
+    Args:
+        folder: of the run.
+        begin: the ledger's first line.
+        rest: the lines after it.
+        data: the bytes of all that were read.
+        found: the line that the ledger lacks, by its people's store, if it lacks one; None before
+            the store was asked (`userdp.claims.descent.followed`).
+    """
+
+    folder: RunFolder
+    begin: Begin
+    rest: tuple[Line, ...]
+    data: bytes
+    found: tuple[Chosen, ...] | None = None
+
+    @classmethod
+    def read(cls, path: Path) -> RunRecord:
+        """The record of the run in a folder, or of the ledger at ``path``.
+
+        Raises:
+            UseError: there is no run, or its ledger is damaged or was edited.
+        """
+        record = cls.find(path)
+        if record is None:
+            raise UseError(
+                f"there is no run at {path}: it has no {LEDGER} with a line, and without one there "
+                "is no epsilon to tell",
+                hint="name the folder that `userdp train STORE --out RUN` wrote",
+            )
+        return record
+
+    @classmethod
+    def find(cls, path: Path) -> RunRecord | None:
+        """The same; None where there is no ledger, or one without a line."""
+        ledger = path / LEDGER if path.is_dir() else path
+        read = journal.read(ledger)
+        return cls.of(ledger, read) if read.lines else None
+
+    @classmethod
+    def of(cls, ledger: Path, read: journal.Read) -> RunRecord:
+        """The record of lines that were read; `UseError` where they are those of a store."""
+        begin, *rest = read.lines
+        if not isinstance(begin, Begin):
+            raise UseError(
+                f"{ledger.parent} is a user store, not a run: its ledger tells of all runs on it",
+                hint="name the folder that a run was trained in",
+            )
+        folder = RunFolder(ledger.parent)
+        folder.ledger = ledger
+        return cls(folder=folder, begin=begin, rest=tuple(rest), data=read.data)
+
+    @property
+    def path(self) -> Path:
+        """Of the ledger."""
+        return self.folder.ledger
+
+    @property
+    def run_id(self) -> str:
+        """Random; of a tuning's winner that of the tuning."""
+        return self.begin.run_id
+
+    @property
+    def plan(self) -> Plan | None:
+        """None of a run without privacy."""
+        return self.begin.plan
+
+    @property
+    def facts(self) -> Mapping[str, Any]:
+        """Public constants such as versions."""
+        return self.begin.facts
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 of the ledger's bytes."""
+        return hashlib.sha256(self.data).hexdigest()
+
+    @cached_property
+    def finish(self) -> Finish | None:
+        """The line that notes the run's end, if it ended as planned."""
+        return next(iter(self._of(Finish)), None)
+
+    @cached_property
+    def attempts(self) -> int:
+        """Attempted steps, those included of which only the next opening tells."""
+        attempts = 0
+        for line in self.rest:
+            if isinstance(line, Attempt):
+                attempts += 1
+            elif isinstance(line, Open | Finish):
+                attempts = max(attempts, line.attempts)
+        return attempts
+
+    @cached_property
+    def steps(self) -> tuple[Attempt, ...]:
+        """The charged steps of which this ledger tells."""
+        return tuple(self._of(Attempt))
+
+    @cached_property
+    def openings(self) -> tuple[Open, ...]:
+        """Oldest first."""
+        return tuple(self._of(Open))
+
+    @property
+    def charges(self) -> list[str]:
+        """The charges in the store's ledger that paid for it, each once."""
+        return list(dict.fromkeys(line.run_id for line in self.openings))
+
+    @property
+    def last_charge(self) -> str:
+        """The charge that pays for the steps to come."""
+        return (self.charges or [self.run_id])[-1]
+
+    @property
+    def samplers(self) -> tuple[NoiseSampler, ...]:
+        """What drew the noise of the attempted steps, each once."""
+        named = {line.step.noise_sampler for line in self.steps}
+        return tuple(sampler for sampler in NoiseSampler if sampler in named)
+
+    @property
+    def releases(self) -> tuple[ReleaseLoss, ...]:
+        """Losses that were released under DP after its end, oldest first."""
+        return tuple(self._of(ReleaseLoss))
+
+    @property
+    def chosen(self) -> Chosen | None:
+        """What was found last of the runs that it may have been chosen among."""
+        return next(reversed([*self._of(Chosen), *(self.found or ())]), None)
+
+    @property
+    def without_model(self) -> UseError:
+        """The refusal of what needs a model, where the run has released none."""
+        if self.settled:
+            return UseError(
+                f"the run at {self.folder.path} was settled before its end: it has no model to "
+                "release",
+                hint="train again in another --out, with a plan and a budget of its own",
+            )
+        return UseError(
+            f"the run at {self.folder.path} has released no model yet",
+            hint="go on with it: userdp train STORE --out RUN --resume; a loop of your own calls "
+            "private.save()",
+        )
+
+    @property
+    def settled(self) -> bool:
+        """Whether it was settled before its end."""
+        return bool(self._of(Settle))
+
+    def _of(self, kind: type[L]) -> list[L]:
+        return [line for line in self.rest if isinstance(line, kind)]
+
+
+def is_finished(folder: Path) -> bool:
+    """Whether the ledger of the run in a folder, if there is one, notes the run's end."""
+    record = RunRecord.find(folder)
+    return record is not None and record.finish is not None
 
 
 class RunLedger:

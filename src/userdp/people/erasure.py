@@ -21,7 +21,8 @@ from userdp.data.writer import erase_user
 from userdp.ledger import StoreLedger
 from userdp.ledger.counter import open_charges
 from userdp.ledger.parts import Unclaimed
-from userdp.ledger.run_folder import LEDGER, RunFolder, RunRecord
+from userdp.ledger.run_folder import LEDGER, RunFolder
+from userdp.ledger.run_ledger import RunRecord
 from userdp.ledger.store_history import History
 from userdp.people.statements import Statement, statement_for
 

@@ -13,9 +13,9 @@ from statistics import fmean
 from typing import Any
 
 from userdp.core.errors import UseError, kind_of
-from userdp.core.files import read_json
+from userdp.core.files import read_json, read_lines
 from userdp.core.vocabulary import epsilon_up
-from userdp.ledger.run_folder import RunFolder, read_lines
+from userdp.ledger.run_folder import RunFolder
 from userdp.reporting.drawing import MOST_SERIES, Plot, Series, image
 from userdp.reporting.facts import Facts
 from userdp.reporting.table import Table, table_of

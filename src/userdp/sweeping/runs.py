@@ -29,6 +29,7 @@ from userdp.data.integrity import require_intact
 from userdp.data.user_store import UserStore
 from userdp.ledger import RunFolder, RunRecord, StoreLedger, lines
 from userdp.ledger.parts import Choice
+from userdp.ledger.run_ledger import is_finished
 from userdp.ledger.store_ledger import new_id
 from userdp.plans import PrivateSelection
 from userdp.sweeping.request import Candidate, SweepRequest, TuningMode
@@ -232,7 +233,7 @@ class _Sweep:
             self.shown.stage(f"trial {number} of {len(self.trials)}", None)
             # For the operator in every mode: only the winner is copied out.
             files.operator_folder(run.path)
-            if run.finished:  # a kill may have come before the store was told
+            if is_finished(run.path):  # a kill may have come before the store was told
                 settle_finished(run, StoreLedger(self.store.path))
             else:
                 train(
@@ -261,9 +262,10 @@ class _Sweep:
         price = {"epsilon": request.tuning.score_epsilon, "bound": request.loss_bound}
         if isinstance(request.tuning, PrivateSelection):
             score = selection_score(losses, **price)
-            drawn = lines.Answer(run_id=run.run_id, value=score.value)
+            drawn = lines.Answer(run_id=RunRecord.read(run.path).run_id, value=score.value)
             # The first score of a trial that was scored before: nobody would pay for a second.
-            return replace(score, value=StoreLedger(store.path).append(drawn).answers[run.run_id])
+            answers = StoreLedger(store.path).append(drawn).answers
+            return replace(score, value=answers[drawn.run_id])
         subject = f"loss on {request.split}, sweep {self.begun.sweep_id} trial {number:03d}"
         lineage = run_lineage(RunRecord.read(run.path))
         # Every trial is scored, so that being scored is no choice.
@@ -328,7 +330,8 @@ class _Sweep:
         begun, tuning = history.tunings[self.begun.sweep_id]
         lineage = inherited_at(history, begun)
         lineage += lineage_of_model(self.store, name=request.candidates[0].config.model)
-        runs = {number: self.folder.run(number).run_id for number in self.trials}
+        folders = {number: self.folder.run(number).path for number in self.trials}
+        runs = {number: RunRecord.read(folder).run_id for number, folder in folders.items()}
         ours = [
             charge
             for charge in history.charges.values()

@@ -14,7 +14,7 @@ from userdp.core.stages import NoProgress, Progress
 from userdp.data.splits import Split
 from userdp.data.user_store import UserStore
 from userdp.gradients.shards import reshard, shard
-from userdp.ledger import RunFolder, StoreLedger
+from userdp.ledger import RunFolder, RunRecord, StoreLedger
 from userdp.plans import Plan
 from userdp.training.causal_models import enable_checkpointing, load_model
 from userdp.training.checkpoints import Checkpoints
@@ -186,7 +186,7 @@ def _take_steps(
     folder, world, average = run.folder, current_world(), build_average(model, config, plan)
 
     # Where an interrupted run goes on.
-    run_id = world.on_rank_zero(lambda: folder.run_id)
+    run_id = world.on_rank_zero(lambda: RunRecord.read(folder.path).run_id)
     checkpoints = Checkpoints(folder.checkpoints, run_id, model, optimizer, average, config)
     if isinstance(run, PlainRun):
         run.done = checkpoints.restore(most_steps=None) or 0

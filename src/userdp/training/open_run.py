@@ -47,6 +47,7 @@ from userdp.ledger.admission import require_last
 from userdp.ledger.lines import Begin, ChargeLine, Finish, Open, Release, Settle, Trial
 from userdp.ledger.parts import Part, Unclaimed, of_run
 from userdp.ledger.run_folder import Resume, train_toml
+from userdp.ledger.run_ledger import is_finished
 from userdp.ledger.store_history import History
 from userdp.ledger.store_ledger import new_id
 from userdp.plans import Plan
@@ -366,7 +367,7 @@ class OpenRun:
         if not folder.resume.exists():
             raise UseError(f"there is no interrupted run at {folder.path}", hint="begin a new one")
         kept = folder.read_resume()
-        if folder.finished:
+        if is_finished(folder.path):
             # A kill may have come between the last line of the run and the store's.
             settle_finished(folder, self.store)
             raise UseError(

@@ -52,7 +52,8 @@ from userdp.core.errors import FailureError, UseError
 from userdp.core.interrupts import Held
 from userdp.data.user_store import UserStore
 from userdp.gradients import Loss, causal_lm_loss
-from userdp.ledger import RunFolder, StoreLedger
+from userdp.ledger import RunFolder, RunRecord, StoreLedger
+from userdp.ledger.run_ledger import is_finished
 from userdp.plans import Plan
 from userdp.plans.proposal import Proposal, as_plan, declared_users
 from userdp.training.config import PrivateOptions
@@ -193,7 +194,7 @@ class UserLevelMixin(Trainer):  # type: ignore[misc]  # transformers leaves its 
         if asked is True:
             checkpoint = last_sealed(folder.path)
         if checkpoint is not None:
-            require_own(checkpoint, run_id=folder.run_id)
+            require_own(checkpoint, run_id=RunRecord.read(folder.path).run_id)
         with interrupts.held() as signals:
             stop = StopWhenAsked(signals)
             self.add_callback(stop)
@@ -313,8 +314,9 @@ class UserLevelMixin(Trainer):  # type: ignore[misc]  # transformers leaves its 
             super().save_model(str(place), _internal_call=True)
             weights = describe(place, self._run.lineage)
             # The trainer writes this state when all else of the checkpoint is written.
-            self.state.stateful_callbacks[_SEAL] = {"run_id": folder.run_id, "weights": weights}
-        elif folder.begun and folder.finished:
+            run_id = RunRecord.read(folder.path).run_id
+            self.state.stateful_callbacks[_SEAL] = {"run_id": run_id, "weights": weights}
+        elif is_finished(folder.path):
             released = folder.adapter if folder.adapter.is_dir() else folder.model
             shutil.copytree(released, place, dirs_exist_ok=True)
         else:
