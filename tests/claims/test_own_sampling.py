@@ -69,7 +69,7 @@ def test_all_commands_keep_the_line_and_charge_it_as_recorded(tmp_path):
     done = python(COMMANDS, tmp_path)
     before, after, of_its_own = done.stdout.strip().splitlines()
     assert float(before.split()[0]) == epsilon
-    assert "import own_sampling to recompute" in before
+    assert "training by own_sampling.EveryUser, as recorded" in before
     of_run, of_store = map(float, after.split())
     assert of_run == of_store == pytest.approx(epsilon + 0.5 + PLAN.guarantee().epsilon)
     assert "import the module that defines it" in of_its_own, "of the run's own ledger"

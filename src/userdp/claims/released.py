@@ -35,6 +35,11 @@ _LEAVES = re.compile(
 """The bound files that may leave; others, such as a trainer's state, stay in the run's folder."""
 
 
+def is_export(folder: Path) -> bool:
+    """Whether it is an export, which has a statement, and whose model lies at its top."""
+    return (folder / STATEMENT).exists()
+
+
 def bound_files(folder: RunFolder) -> dict[str, str]:
     """The digest of each file of the model and the adapters, by its place."""
     return {place: files.digest_of_file(path) for place, path in _there(folder).items()}
@@ -70,7 +75,7 @@ def bound_by(run: RunRecord) -> dict[Path, str]:
     if run.finish is None:
         return {}
     folder, digests, bound = run.folder, run.finish.digests, dict[Path, str]()
-    exported = (folder.path / STATEMENT).exists()
+    exported = is_export(folder.path)
     for place, digest in run.finish.files.items():
         if not exported:
             bound[folder.path / place] = digest

@@ -17,7 +17,7 @@ from typing import Any
 from userdp.claims.claims import model_claim, run_claim, second_opinion
 from userdp.claims.descent import run_lineage
 from userdp.claims.lineage import Lineage
-from userdp.claims.released import STATEMENT, bound_by, differences, unbound
+from userdp.claims.released import bound_by, differences, is_export, unbound
 from userdp.claims.statement import ENVELOPE, public_key, statement_differs, why_unsigned
 from userdp.claims.weights import LINEAGE, description_of, digest_of
 from userdp.claims.words import Claim
@@ -54,12 +54,11 @@ def kind_of(folder: Path) -> str | None:
     An export has a statement or a signature, a run a ledger, a model weights or what they descend
     from.
     """
-    if (folder / STATEMENT).exists() or (folder / ENVELOPE).exists():
+    if is_export(folder) or (folder / ENVELOPE).exists():
         return "export"
     if (folder / LEDGER).is_file():
         return "run"
-    model = (folder / LINEAGE).is_file() or any(folder.glob("*.safetensors"))
-    return "model" if model else None
+    return "model" if (folder / LINEAGE).is_file() or _has_weights(folder) else None
 
 
 def verify(folder: Path, *, key: Path | None = None) -> Checked:
@@ -126,19 +125,27 @@ def _of_run(run: RunRecord) -> Checked:
 
 
 def run_differs(run: RunRecord) -> tuple[str, ...]:
-    """What in a run's folder is not what its ledger speaks of, each in a sentence.
+    """What in a run's folder, or in an export, its ledger says otherwise, each in a sentence.
 
     Checked are every file of the model and the adapters, plan.json and train.toml against the
     ledger; and what the model and the adapters say that they descend from, against what the ledger
     says. A file beside the model that no line speaks of is no problem: it is never exported.
     """
     folder, finish, bound = run.folder, run.finish, bound_by(run)
-    problems = [*_plan_differs(run)]
-    train = files.digest_of_file(folder.train) if folder.train.is_file() else None
-    if finish is not None and train != finish.digests.get("train"):
-        problems.append(f"the options in {folder.train} are not those that {run.path} speaks of")
-    problems += differences(bound, run.path)
-    for model in (one for one in (folder.model, folder.adapter) if one.is_dir()):
+    problems = list(differences(bound, run.path))
+    if (Plan.load(folder.plan) if folder.plan.exists() else None) != run.plan:
+        problems.append(f"the plan in {folder.plan} is not the one that {run.path} speaks of")
+    models = (folder.path, folder.adapter)
+    if not is_export(folder.path):
+        models = (folder.model, folder.adapter)
+        train = files.digest_of_file(folder.train) if folder.train.is_file() else None
+        if finish is not None and train != finish.digests.get("train"):
+            problems.append(
+                f"the options in {folder.train} are not those that {run.path} speaks of"
+            )
+        if _has_weights(folder.path):  # a trainer may write a model beside the ledger too
+            problems += _described_otherwise(folder.path)
+    for model in filter(_has_weights, models):
         if finish is None:
             problems.append(
                 f"{run.path} does not note the run's end, so that nothing binds the weights "
@@ -147,33 +154,25 @@ def run_differs(run: RunRecord) -> tuple[str, ...]:
         elif not any(path.is_relative_to(model) for path in bound):
             problems.append(f"{run.path} does not speak of the weights in {model}")
         problems += _described_otherwise(model, run_lineage(replace(run, found=())))
-    if any(folder.path.glob("*.safetensors")):  # a trainer may write a model beside the ledger too
-        problems += _described_otherwise(folder.path)
     return tuple(problems)
 
 
-def _plan_differs(run: RunRecord) -> Iterator[str]:
-    """Whether plan.json holds the plan in the ledger's first line."""
-    place = run.folder.plan
-    if (Plan.load(place) if place.exists() else None) != run.plan:
-        yield f"the plan in {place} is not the one that {run.path} speaks of"
+def _has_weights(folder: Path) -> bool:
+    return any(folder.glob("*.safetensors"))
 
 
 def _of_export(folder: Path, key: Any) -> Checked:
     run = RunRecord.read(folder)
     claimed = run_claim(run)
     unsigned = None if key is None else why_unsigned(folder, key)
-    problems = [] if unsigned is None else [unsigned]
-    problems += statement_differs(folder, claimed)
-    problems += differences(bound_by(run), run.path)
-    problems += _plan_differs(run)
-    for place in (folder, run.folder.adapter):
-        if any(place.glob("*.safetensors")):
-            problems += _described_otherwise(place, claimed.lineage)
     signed_by = None if key is None or unsigned else str(key.keyid)
     second = second_opinion(claimed)
     return Checked(
-        problems=tuple(problems),
+        problems=(
+            *([unsigned] if unsigned else ()),
+            *statement_differs(folder, claimed),
+            *run_differs(run),
+        ),
         claim=claimed,
         notes=tuple(_notes_of_export(folder, second, signed_by)),
         second=second,

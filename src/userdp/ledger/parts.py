@@ -6,11 +6,9 @@ A line of a store's ledger charges these people for one part, and a claim adds p
 
 from __future__ import annotations
 
-import inspect
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import ClassVar, TypeAlias
 
 from userdp.accounting import rdp
@@ -238,17 +236,14 @@ def recorded(part: Part) -> Part:
     Of a plan whose sampling or noise is somebody's own class, the price is recorded in its place;
     of one that no accountant covers there is none, as without privacy.
     """
-    plan = part.plan if isinstance(part, Steps) else None
-    for own in () if plan is None else (type(plan.sampling), type(plan.noise)):
-        if plan is not None and not own.__module__.startswith("userdp."):
-            if not plan.sampling.covered:
-                return Unclaimed(id=part.id)
-            # A script is imported by another process under its file's name.
-            script = own.__module__ == "__main__"
-            module = Path(inspect.getfile(own)).stem if script else own.__module__
-            what = (
-                f"training by a sampling or noise of {module}, as recorded (import {module} to "
-                "recompute)"
-            )
-            return Bound(id=part.id, what=what, bound=part.guarantee(), steps=plan.steps)
-    return part
+    if not isinstance(part, Steps):
+        return part
+    plan = part.plan
+    kinds = (type(plan.sampling), type(plan.noise))
+    own = [kind for kind in kinds if not kind.__module__.startswith("userdp.")]
+    if not own:
+        return part
+    if not plan.sampling.covered:
+        return Unclaimed(id=part.id)
+    what = f"training by {own[0].__module__}.{own[0].__name__}, as recorded"
+    return Bound(id=part.id, what=what, bound=part.guarantee(), steps=plan.steps)
