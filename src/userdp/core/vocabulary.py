@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from decimal import ROUND_CEILING, Context, Decimal, localcontext
+from decimal import ROUND_CEILING, Context, Decimal
 from enum import StrEnum
 
 from userdp.core.errors import UseError
@@ -74,10 +74,8 @@ class Guarantee:
     accountant: str
 
     def __post_init__(self) -> None:
-        if not self.epsilon >= 0:
-            raise UseError(f"epsilon must be at least 0, got {self.epsilon!r}")
-        if not 0 <= self.delta < 1:
-            raise UseError(f"delta must be in [0, 1), got {self.delta!r}")
+        _within("epsilon", self.epsilon, self.epsilon >= 0, "at least 0")
+        _within("delta", self.delta, 0 <= self.delta < 1, "in [0, 1)")
 
     def __str__(self) -> str:
         return (
@@ -101,8 +99,7 @@ def round_up(epsilon: float, digits: int = 4) -> str:
     if math.isinf(epsilon):
         return "inf"
     step = Decimal(1).scaleb(-digits)
-    with localcontext(_ALL_DIGITS):
-        return str(Decimal(epsilon).quantize(step, rounding=ROUND_CEILING))
+    return str(Decimal(epsilon).quantize(step, rounding=ROUND_CEILING, context=_ALL_DIGITS))
 
 
 def delta_up(delta: float, digits: int = 6) -> str:
@@ -120,13 +117,7 @@ def delta_up(delta: float, digits: int = 6) -> str:
     >>> delta_up(1e-05), delta_up(1.00000049e-6), delta_up(0.25)
     ('1e-05', '1.00001e-06', '0.25')
     """
-    if math.isinf(delta):
-        return "inf"
-    exact = Decimal(repr(float(delta)))
-    if not exact:
-        return "0"
-    last = Decimal(1).scaleb(exact.adjusted() - digits + 1)
-    above = exact.quantize(last, rounding=ROUND_CEILING)
+    above = Context(prec=digits, rounding=ROUND_CEILING).create_decimal(repr(float(delta)))
     # `above` has at most ``digits`` digits, so this writes it out and rounds nothing
     text = f"{float(above):.{digits}g}"
     return text if float(text) >= delta else repr(float(delta))  # below 1e-307 doubles are coarse
@@ -143,17 +134,22 @@ def epsilon_up(epsilon: float, digits: int = 6) -> str:
     return delta_up(epsilon, digits)
 
 
-_NOISE_MULTIPLIERS = (1e-30, 1e30)
+# Validators. Their callers write the accepted range, so that NaN fails: it compares false with
+# everything.
 
-# Validators write the accepted range, so that NaN fails (it compares false with everything).
+
+def _within(name: str, value: float, accepted: bool, words: str) -> float:
+    """``value`` as a float if it is accepted; else an error that says what would be."""
+    if not accepted:
+        raise UseError(f"{name} must be {words}, got {value!r}")
+    return float(value)
 
 
 def require_positive(name: str, value: float, *, at_most: float = math.inf) -> float:
     """``value`` as a float if 0 < value < inf (and value <= at_most), else `UseError`."""
-    if not (0 < value < math.inf and value <= at_most):
-        upper = "" if math.isinf(at_most) else f" and at most {at_most:g}"
-        raise UseError(f"{name} must be finite and greater than 0{upper}, got {value!r}")
-    return float(value)
+    upper = "" if math.isinf(at_most) else f" and at most {at_most:g}"
+    accepted = 0 < value < math.inf and value <= at_most
+    return _within(name, value, accepted, f"finite and greater than 0{upper}")
 
 
 def require_noise_multiplier(value: float) -> float:
@@ -162,37 +158,27 @@ def require_noise_multiplier(value: float) -> float:
     Far beyond both ends there is no privacy, or no model; and squares of σ stay numbers, so that no
     accountant overflows.
     """
-    least, most = _NOISE_MULTIPLIERS
-    if not least <= value <= most:
-        raise UseError(
-            f"noise_multiplier must be finite and in [{least:g}, {most:g}], got {value!r}"
-        )
-    return float(value)
+    accepted = 1e-30 <= value <= 1e30
+    return _within("noise_multiplier", value, accepted, "finite and in [1e-30, 1e+30]")
 
 
 def require_probability(name: str, value: float) -> float:
     """``value`` as a float if 0 < value <= 1, else `UseError`."""
-    if not 0 < value <= 1:
-        raise UseError(f"{name} must be greater than 0 and at most 1, got {value!r}")
-    return float(value)
+    return _within(name, value, 0 < value <= 1, "greater than 0 and at most 1")
 
 
 def require_delta(value: float) -> float:
     """A target δ as a float if 0 < value < 1, else `UseError`."""
-    if not 0 < value < 1:
-        raise UseError(f"delta must be greater than 0 and less than 1, got {value!r}")
-    return float(value)
+    return _within("delta", value, 0 < value < 1, "greater than 0 and less than 1")
 
 
 def require_epsilon(value: float) -> float:
     """An ε as a float if 0 <= value < inf, else `UseError`."""
-    if not 0 <= value < math.inf:
-        raise UseError(f"epsilon must be finite and at least 0, got {value!r}")
-    return float(value)
+    return _within("epsilon", value, 0 <= value < math.inf, "finite and at least 0")
 
 
 def require_count(name: str, value: float, *, at_least: int = 1, at_most: int = 10**12) -> int:
     """``value`` as an int if it is whole and in [at_least, at_most], else `UseError`."""
-    if isinstance(value, bool) or not at_least <= value <= at_most or int(value) != value:
-        raise UseError(f"{name} must be a whole number from {at_least} to {at_most}, got {value!r}")
+    accepted = at_least <= value <= at_most and int(value) == value and not isinstance(value, bool)
+    _within(name, value, accepted, f"a whole number from {at_least} to {at_most}")
     return int(value)
