@@ -9,7 +9,7 @@ import pytest
 from tests.cli.test_train import MODEL, PLAN
 from tests.training.test_crash import SignalIn
 from tests.training.toy import attempts
-from userdp.cli.app import say_how_to_go_on
+from userdp.cli.app import main, say_how_to_go_on
 from userdp.core.errors import Interrupted
 from userdp.training import loop
 
@@ -41,15 +41,21 @@ def test_before_the_run_there_is_nothing_to_resume(store, tmp_path, monkeypatch,
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_any_command_ends_with_130_and_its_own_line(monkeypatch, userdp, number):
+def test_any_command_ends_with_130_and_its_own_line(monkeypatch, capsys, number):
     def stop(*arguments, **options):
         os.kill(os.getpid(), number)
         signal.pause()
 
     monkeypatch.setattr("userdp.data.user_store.UserStore.open", stop)
-    status, _, err = userdp("store", "stats", "a store")
-    assert status == 130
-    assert err.endswith("interrupted; run it again: userdp store stats 'a store'")
+    monkeypatch.setattr("sys.argv", ["userdp", "store", "stats", "a store"])
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        with pytest.raises(SystemExit, match="130"):
+            main()
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    told = capsys.readouterr().err
+    assert told.strip().endswith("interrupted; run it again: userdp store stats 'a store'")
 
 
 @pytest.mark.parametrize(

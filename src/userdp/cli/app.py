@@ -11,6 +11,7 @@ import json as json_library
 import logging
 import os
 import shlex
+import signal
 import sys
 import warnings
 from collections.abc import Sequence
@@ -36,7 +37,6 @@ from userdp.core.errors import (
     ran_out_of_memory,
 )
 from userdp.core.hints import closest, likely
-from userdp.core.interrupts import terminable
 from userdp.version import __version__
 
 _NO_PLACE = "free some space, or choose another place with --out"
@@ -69,7 +69,7 @@ def run(arguments: Sequence[str]) -> int:
             return 0
         from userdp.cli.output import show_answer  # loads libraries that help does without
 
-        with terminable(), warnings.catch_warnings():
+        with warnings.catch_warnings():
             warnings.simplefilter("always", UserdpWarning)
             warnings.showwarning = _show_warning
             given = arguments_of(command, line[command.count(" ") + 1 :], common.config)
@@ -98,6 +98,7 @@ def main() -> None:
     """
     if not PASSIVE_WAITING.keys() & os.environ.keys():
         os.environ.update(PASSIVE_WAITING)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # cleans up, as Ctrl-C does
     # `peft` loads it wherever it is installed, and it then misses kernels that nothing here uses.
     logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
     sys.exit(run(sys.argv[1:]))

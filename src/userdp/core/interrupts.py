@@ -9,12 +9,13 @@ Only the main thread of a process can be asked; elsewhere signals do what they d
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from types import FrameType
 from typing import Final
 
@@ -34,22 +35,24 @@ class Held:
 
     Within another block that holds them it is never set: what is a whole step for the inner block
     may be a part of one for the outer, which is the one to answer.
+
+    Attributes:
+        heard: whether this block was asked to stop, and has not answered.
     """
 
     def __init__(self) -> None:
-        self._first = 0.0
-        self._number: int | None = None
-        self._answered = False
+        self.heard = False
+        self._first = -math.inf
 
-    @property
-    def heard(self) -> bool:
-        """Whether this block was asked to stop."""
-        return self._number is not None
-
-    def check(self, place: str, *, resume: bool) -> None:
-        """Raise `Interrupted`, to which the arguments belong, if a signal came."""
+    def hear(self, number: int, frame: FrameType | None) -> None:
+        """Set the flag; at a second signal, stop at once."""
+        now = time.monotonic()
+        if now - self._first < _SAME:
+            return
         if self.heard:
-            raise self.interrupted(place, resume=resume)
+            raise KeyboardInterrupt
+        self.heard, self._first = True, now
+        os.write(2, _SAID)  # not print, which cannot be entered twice by one thread
 
     def interrupted(self, place: str, *, resume: bool) -> Interrupted:
         """The answer to the signal, for the caller to raise; nothing is lost by stopping here."""
@@ -58,49 +61,45 @@ class Held:
 
     def finished(self) -> None:
         """Nothing is left to interrupt: what was asked for is done, and ends as usual."""
-        self._answered = True
-
-    def hear(self, number: int, frame: FrameType | None) -> None:
-        """Set the flag; at a second signal, stop at once."""
-        now = time.monotonic()
-        if self._number is None:
-            self._first, self._number = now, number
-            os.write(2, _SAID)  # not print, which cannot be entered twice by one thread
-        elif now - self._first >= _SAME:
-            raise KeyboardInterrupt
-
-    def come_now(self) -> None:
-        """Let a signal that nobody answered do what it does without the block."""
-        if self._number is not None and not self._answered:
-            signal.raise_signal(signal.Signals(self._number))
+        self.heard = False
 
 
-_holding: Held | None = None
+_holding = False
 
 
 def are_held() -> bool:
-    """Whether a block around this holds them back."""
-    return _holding is not None
+    """Whether a block around this holds signals back."""
+    return _holding
 
 
 @contextmanager
 def held() -> Iterator[Held]:
-    """Hold back the first SIGINT or SIGTERM for the block, which asks for it where it can stop."""
+    """Hold back the first SIGINT or SIGTERM for the block, which asks for it where it can stop.
+
+    A signal that is ignored, as a shell wishes of what runs in its background, stays ignored.
+
+    Raises:
+        KeyboardInterrupt: a second signal came; or the block ended without an answer to the first.
+    """
     global _holding
     one = Held()
-    if _holding is not None or threading.current_thread() is not threading.main_thread():
+    if _holding or threading.current_thread() is not threading.main_thread():
         yield one
         return
-    _holding = one
+    handled = [number for number in SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, one.hear) for number in handled}
+    _holding = True
     try:
-        with _handled(one.hear):
-            yield one
+        yield one
     except KeyboardInterrupt:  # whoever raised it has ended the block
         one.finished()
         raise
     finally:
-        _holding = None
-        one.come_now()
+        _holding = False
+        for number, handler in before.items():
+            signal.signal(number, handler or signal.SIG_DFL)
+        if one.heard:
+            raise KeyboardInterrupt
 
 
 @contextmanager
@@ -121,25 +120,3 @@ def told(
             raise
         where, goes_on = (one() if callable(one) else one for one in (place, resume))
         raise Interrupted(str(where), resume=bool(goes_on)) from error
-
-
-@contextmanager
-def terminable() -> Iterator[None]:
-    """Let SIGTERM end the block as Ctrl-C does, so that it cleans up after itself."""
-    main = threading.current_thread() is threading.main_thread()
-    with _handled(signal.default_int_handler) if main else nullcontext():
-        yield
-
-
-@contextmanager
-def _handled(handler: Callable[[int, FrameType | None], object]) -> Iterator[None]:
-    """Handle signals for the block; one that is ignored, as nohup wishes, stays ignored."""
-    before = {number: signal.getsignal(number) for number in SIGNALS}
-    handled = [number for number in SIGNALS if before[number] is not signal.SIG_IGN]
-    try:
-        for number in handled:
-            signal.signal(number, handler)
-        yield
-    finally:
-        for number in handled:
-            signal.signal(number, before[number] or signal.SIG_DFL)

@@ -183,7 +183,9 @@ def run_in_process(
         def ask(number: int, asked: tuple[int, ...], weights: Weights) -> dict[int, Weights]:
             updates = {}
             for index in asked:
-                signals.check(f"in round {number} of {plan.rounds}, between two silos", resume=True)
+                if signals.heard:
+                    place = f"in round {number} of {plan.rounds}, between two silos"
+                    raise signals.interrupted(place, resume=True)
                 if not silos[index].sits_out(number):
                     updates[index] = silos[index].run_round(number, weights)
             return updates

@@ -202,7 +202,8 @@ class UserLevelMixin(Trainer):  # type: ignore[misc]  # transformers leaves its 
                 super().train(checkpoint and str(checkpoint), **options)
                 if self._run.remaining:
                     place = f"after step {self._run.done} of {self._plan.steps}"
-                    signals.check(place, resume=True)
+                    if signals.heard:
+                        raise signals.interrupted(place, resume=True)
                 else:
                     self._run.save(tokenizer=self.processing_class)
                     signals.finished()
