@@ -101,22 +101,6 @@ def test_broken_twin_a_sweep_that_asks_for_no_lock_takes_it_away(tmp_path, monke
         files.sweep(tmp_path)
 
 
-def test_a_file_that_was_removed_before_it_was_locked_is_made_again(tmp_path, monkeypatch):
-    """Another process may look at a file between its making and its lock."""
-    lock, met = files.fcntl.flock, []
-
-    def late(descriptor, how):
-        if not met:
-            met.extend(tmp_path.iterdir())
-            met[0].unlink()
-        return lock(descriptor, how)
-
-    monkeypatch.setattr(files.fcntl, "flock", late)
-    files.write_file(tmp_path / "plan.json", b"whole")
-    assert met
-    assert [path.read_bytes() for path in tmp_path.iterdir()] == [b"whole"]
-
-
 def test_a_line_after_one_that_a_crash_cut_short_is_whole(tmp_path):
     path = tmp_path / "operator.jsonl"
     files.append_line(path, {"n": 1})

@@ -2,14 +2,13 @@
 
 **Dataclasses.** `encode` makes an object of a dataclass's fields, and `decode` a dataclass of
 exactly these fields, each of its declared type. Before the fields stand the class variables
-``schema`` (of a file) and ``kind``, if the class has them. ``kind`` tells the members of a union
-apart, or the subclasses of a class that declares it.
+``schema`` (of a file) and ``kind``, if the class declares them. ``kind`` tells the members of a
+union apart, or the subclasses of a class.
 
 **Texts.** `parse` takes less than Python's own reader, whose input other readers understand
 differently: of two equal keys the last one counts, so that one signature would cover two claims;
 ``NaN`` and ``1e999`` become numbers; brackets nested too deep end in a `RecursionError`. `text_of`
-refuses the halves of surrogate pairs that Python makes of file names in no UTF-8: no page and no
-terminal takes them.
+writes exactly what `parse` reads.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ import os
 import sys
 import types
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from datetime import date
 from enum import Enum
 from functools import cache
@@ -35,8 +34,6 @@ from userdp.core.errors import UseError
 T = TypeVar("T")
 _TAGS = ("schema", "kind")
 _LARGEST = sys.float_info.max
-_SHOWN = 200
-"""Letters of a wrong value in an error: somebody else may have written it."""
 
 
 def encode(value: Any) -> Any:
@@ -82,8 +79,6 @@ def plain(value: Any) -> Any:
         return {str(key): plain(one) for key, one in value.items()}
     if isinstance(value, list | tuple):
         return [plain(one) for one in value]
-    if isinstance(value, Enum):
-        return value.value
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     return os.fspath(value) if isinstance(value, os.PathLike) else value
@@ -121,72 +116,55 @@ def _fields(kind: Any) -> dict[str, Any]:
 
 
 @cache
-def _tags(kind: Any) -> Mapping[str, str]:
-    """What tells a class apart; a field of such a name is none."""
-    names = [name for name in _TAGS if name not in _fields(kind) and hasattr(kind, name)]
-    return types.MappingProxyType({name: getattr(kind, name) for name in names})
+def _tags(kind: Any) -> Mapping[str, str | None]:
+    """What tells a class apart: its class variables of such a name; None where it only declares it,
+    for its subclasses to have.
+    """
+    declared = typing.get_type_hints(kind).keys() - _fields(kind).keys()
+    tags = {name: getattr(kind, name, None) for name in _TAGS if name in declared}
+    return types.MappingProxyType(tags)
 
 
-@cache
-def _declares_kind(hint: Any) -> bool:
-    """Whether it is a class that has, or inherits, the class variable, with or without a value."""
-    above = getattr(hint, "__mro__", ())
-    declared = any("kind" in vars(one).get("__annotations__", ()) for one in above)
-    has_fields = dataclasses.is_dataclass(hint)
-    return declared and has_fields and "kind" not in _fields(hint)
+def _classes(hint: Any) -> list[Any]:
+    """The dataclasses that may stand where a dataclass is declared: its subclasses, and itself."""
+    if not (inspect.isclass(hint) and dataclasses.is_dataclass(hint)):
+        return []
+    below = [one for subclass in hint.__subclasses__() for one in _classes(subclass)]
+    return below if None in _tags(hint).values() else [*below, hint]
 
 
-def _members(hint: Any) -> Iterator[Any]:
-    """The types that a union, or a class with subclasses of a ``kind`` each, stands for."""
-    if typing.get_origin(hint) in (Union, types.UnionType):
-        for one in typing.get_args(hint):
-            yield from _members(one)
-    elif _declares_kind(hint):
-        if "kind" in _tags(hint):
-            yield hint
-        # A dataclass with slots is made twice, and the first one lives on until it is collected:
-        # of two classes of one name the last is the one that everybody knows.
-        for one in {str(one): one for one in hint.__subclasses__()}.values():
-            yield from _members(one)
-    else:
-        yield hint
+def _members(hint: Any) -> tuple[Any, ...]:
+    """The types that a union stands for."""
+    union = typing.get_origin(hint) in (Union, types.UnionType)
+    return typing.get_args(hint) if union else (hint,)
 
 
 def _widened(value: Any, hint: Any) -> Any:
     """A whole number as a float where the field holds floats: 1 and 1.0 are equal."""
     whole = isinstance(value, int) and not isinstance(value, bool | Enum)
-    kinds = set(_members(hint)) if whole else set()
+    kinds = _members(hint) if whole else ()
     return float(value) if float in kinds and int not in kinds else value
 
 
 def _decode(hint: Any, value: Any, at: str) -> Any:
-    members = list(_members(hint))
-    if isinstance(value, dict):
-        classes: list[Any] = [one for one in members if dataclasses.is_dataclass(one)]
-        kind = value.get("kind")
-        tagged = [one for one in classes if _tags(one).get("kind", kind) == kind]
-        if classes and not tagged:
-            names = ", ".join(sorted({_tags(one).get("kind", one.__name__) for one in classes}))
-            raise UseError(
-                f"{at} is of kind {kind!r:.{_SHOWN}}, which is none of: {names}",
-                hint="where it is one of your own, import the module that defines it",
-            )
-        if tagged:
-            return _build(tagged[0], value, at)
+    if hint is Any:
+        return value
+    members = _members(hint)
+    if isinstance(value, dict) and (classes := [one for each in members for one in _classes(each)]):
+        return _build(_of_kind(classes, value.get("kind"), at), value, at)
     for member in members:
         origin, arguments = typing.get_origin(member), typing.get_args(member)
-        if origin is Literal:
-            if value in arguments:
-                return value
-            continue
+        if origin is Literal and value in arguments:
+            return value
         if origin in (tuple, list) and isinstance(value, list):
             return origin(_decode(arguments[0], one, f"{at}[{n}]") for n, one in enumerate(value))
-        if origin is not None and issubclass(origin, Mapping) and isinstance(value, dict):
+        if inspect.isclass(origin) and issubclass(origin, Mapping) and isinstance(value, dict):
+            keys, values = arguments
             return {
-                _key(arguments[0], key, at): _decode(arguments[1], one, f"{at}.{key}")
+                _decode(keys, _key(keys, key), at): _decode(values, one, f"{at}.{key}")
                 for key, one in value.items()
             }
-        if member is Any or (member in (type(None), bool, int, str) and type(value) is member):
+        if member in (type(None), bool, int, str) and type(value) is member:
             return value
         # NaN compares false; JSON has whole numbers of any length, which may fit no float.
         if member is float and type(value) in (int, float) and abs(value) <= _LARGEST:
@@ -196,14 +174,28 @@ def _decode(hint: Any, value: Any, at: str) -> Any:
         words = member if inspect.isclass(member) and issubclass(member, Enum) else ()
         if type(value) is str and value in {one.value for one in words}:
             return member(value)
-    raise UseError(f"{at} says what is none of its kind: {value!r:.{_SHOWN}}")
+    raise UseError(f"{at} says what is none of its kind: {value!r:.200}")
 
 
-def _key(hint: Any, key: str, at: str) -> Any:
+def _key(hint: Any, key: str) -> str | int:
     """A key of a mapping; JSON has whole numbers as keys in words only."""
-    if hint is int and not key.isdecimal():
-        raise UseError(f"{at} has the key {key!r:.{_SHOWN}}, where a whole number is needed")
-    return int(key) if hint is int else key
+    return int(key) if hint is int and key.isdecimal() else key
+
+
+def _of_kind(classes: list[Any], kind: object, at: str) -> Any:
+    """The one of the classes that has this ``kind``.
+
+    A dataclass with slots is made twice, and the first one lives on until it is collected: of two
+    classes of one kind the last is the one that everybody knows.
+    """
+    found = [one for one in classes if _tags(one).get("kind", kind) == kind]
+    if not found:
+        names = ", ".join(sorted({_tags(one).get("kind") or one.__name__ for one in classes}))
+        raise UseError(
+            f"{at} is of kind {kind!r:.200}, which is none of: {names}",
+            hint="where it is one of your own, import the module that defines it",
+        )
+    return found[-1]
 
 
 def _build(kind: type, values: Mapping[str, Any], at: str) -> Any:
@@ -211,16 +203,13 @@ def _build(kind: type, values: Mapping[str, Any], at: str) -> Any:
     for name, expected in tags.items():
         if values.get(name) != expected:
             raise UseError(
-                f"{at} says {name} {values.get(name)!r:.{_SHOWN}}, and this version knows "
-                f"{expected!r}",
+                f"{at} says {name} {values.get(name)!r:.200}, and this version knows {expected!r}",
                 hint="make it again with this version of userdp",
             )
     given = values.keys() - tags.keys()
     if given != fields.keys():
         unknown, missing = sorted(given - fields.keys()), sorted(fields.keys() - given)
-        raise UseError(
-            f"the fields of {at} are off: unknown {unknown!r:.{_SHOWN}}, missing {missing}"
-        )
+        raise UseError(f"the fields of {at} are off: unknown {unknown!r:.200}, missing {missing}")
     read = {name: _decode(hint, values[name], f"{at}.{name}") for name, hint in fields.items()}
     return kind(**read)
 
@@ -237,23 +226,28 @@ def parse(data: bytes | str, *, finite: bool = True) -> Any:
             were written down, NaN may stand by right.
 
     Raises:
-        ValueError: it is no such text; the words quote no value of it.
+        ValueError: it is no such text; the words quote no string of it.
 
     >>> parse('{"a": [1, 2.5]}')
     {'a': [1, 2.5]}
     >>> parse('{"a": 1, "a": 2}')
     Traceback (most recent call last):
-    ValueError: the key 'a' stands in it twice
+    ValueError: a key stands twice in an object
     """
     text = data.decode("utf-8") if isinstance(data, bytes) else data
-    hooks: dict[str, Any] = {"parse_constant": _no_number, "parse_float": _finite}
     try:
-        value = json.loads(text, object_pairs_hook=_once, **(hooks if finite else {}))
+        value = json.loads(text, object_pairs_hook=_once)
+        text_of(value, finite=finite)
     except RecursionError:
         raise ValueError("it is nested too deep") from None
-    if "\\u" in text:
-        text_of(value, finite=False)  # refuses half a pair
     return value
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    values = dict(pairs)
+    if len(values) < len(pairs):
+        raise ValueError("a key stands twice in an object")
+    return values
 
 
 def text_of(value: Any, *, finite: bool = True, indent: int | None = None) -> str:
@@ -265,34 +259,22 @@ def text_of(value: Any, *, finite: bool = True, indent: int | None = None) -> st
         indent: spaces for each level; all in one line by default.
 
     Raises:
-        ValueError: a number is not finite; or a string is no text, such as the name of a file in
-            bytes that are no UTF-8, which Python keeps as halves of surrogate pairs.
+        ValueError: a number is not finite.
+        UseError: a string is no text, such as the name of a file in bytes that are no UTF-8, which
+            Python keeps as halves of surrogate pairs.
 
     >>> text_of({"a": [1, 2.5]})
     '{"a":[1,2.5]}'
     """
     separators = (",", ":") if indent is None else None
+    text = json.dumps(
+        value, ensure_ascii=False, indent=indent, separators=separators, allow_nan=not finite
+    )
     try:
-        json.dumps(value, ensure_ascii=False).encode()
-    except UnicodeEncodeError:
-        raise ValueError("it holds half of a surrogate pair, which is no character") from None
-    return json.dumps(value, indent=indent, separators=separators, allow_nan=not finite)
-
-
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    values: dict[str, Any] = {}
-    for name, value in pairs:
-        if name in values:
-            raise ValueError(f"the key {name[:80]!a} stands in it twice")
-        values[name] = value
-    return values
-
-
-def _no_number(name: str) -> float:
-    raise ValueError(f"{name} is no number of JSON")
-
-
-def _finite(text: str) -> float:
-    if not math.isfinite(number := float(text)):
-        raise ValueError("a number in it is too large")
-    return number
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise UseError(
+            "half of a surrogate pair is no character: no reader would take a file with it",
+            hint="give files and folders names in UTF-8",
+        ) from error
+    return text

@@ -13,7 +13,6 @@ import hashlib
 import os
 import secrets
 import shutil
-import stat
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -30,17 +29,6 @@ _MADE_ANEW = {".html", ".md", ".png", ".pdf", ".svg", ".csv", ".txt", ".tsv"}
 """Pages, pictures and tables, which can be made again from what lies beside them."""
 
 
-def require_place(path: Path, *, name: str = "") -> None:
-    """`UseError` unless a file can be put at ``path``; ``name`` is a good name for the file."""
-    if path.is_dir():
-        raise UseError(
-            f"{path} is a folder, and a file is to be written there",
-            hint=f"name a file in it: {path / name}" if name else None,
-        )
-    if not path.parent.is_dir():
-        raise UseError(f"there is no folder {path.parent} to put {path.name} in")
-
-
 def require_new(path: Path, *, overwrite: bool, name: str = "") -> None:
     """`UseError` unless a file can be put at ``path`` and nothing is lost by that.
 
@@ -51,7 +39,13 @@ def require_new(path: Path, *, overwrite: bool, name: str = "") -> None:
         overwrite: what lies there may be replaced.
         name: a good name for the file, told where ``path`` is a folder.
     """
-    require_place(path, name=name)
+    if path.is_dir():
+        raise UseError(
+            f"{path} is a folder, and a file is to be written there",
+            hint=f"name a file in it: {path / name}" if name else None,
+        )
+    if not path.parent.is_dir():
+        raise UseError(f"there is no folder {path.parent} to put {path.name} in")
     if not overwrite and (path.exists() or path.is_symlink()):
         raise in_the_way(path)
     above = list(path.resolve().parents)[:4]
@@ -80,25 +74,13 @@ def in_the_way(path: Path, what: str = "a file") -> UseError:
 
 @contextmanager
 def whole_file(path: Path, *, mode: int = SHAREABLE_FILE) -> Iterator[IO[bytes]]:
-    """A file to write that becomes ``path`` when the block ends well, and vanishes otherwise.
-
-    Raises:
-        UseError: no file can be put there.
-    """
-    require_place(path)
+    """A file to write that becomes ``path`` when the block ends well, and vanishes otherwise."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
-    temporary, descriptor = _begin(path, lambda place: os.open(place, flags, mode))
-    try:
-        with os.fdopen(descriptor, "wb") as file:
+    with _beside(path, lambda place: os.open(place, flags, mode)) as (temporary, descriptor):
+        with os.fdopen(descriptor, "wb", closefd=False) as file:
             yield file
-            file.flush()
-            os.fsync(descriptor)
-            temporary.replace(path)  # while the lock is held, which goes with the descriptor
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-    finally:
-        sync(path.parent)
+        os.fsync(descriptor)
+        temporary.replace(path)
 
 
 def write_file(path: Path, data: bytes, *, mode: int = SHAREABLE_FILE) -> None:
@@ -123,25 +105,7 @@ def write_json(path: Path, values: Mapping[str, Any], *, mode: int = SHAREABLE_F
 
     What must be finite was refused by `core.codec.encode` before; a checkpoint may hold a NaN.
     """
-    text = json_text(values, path, finite=False, indent=2)
-    write_file(path, f"{text}\n".encode(), mode=mode)
-
-
-def json_text(
-    values: Mapping[str, Any], path: Path, *, finite: bool, indent: int | None = None
-) -> str:
-    """`text_of` the values that are about to be written to ``path``.
-
-    Raises:
-        UseError: no reader would take them.
-    """
-    try:
-        return text_of(values, finite=finite, indent=indent)
-    except ValueError as error:
-        raise UseError(
-            f"cannot write {path}: nobody could read what it would hold: {error}",
-            hint="give files and folders names in UTF-8",
-        ) from error
+    write_file(path, f"{text_of(values, finite=False, indent=2)}\n".encode(), mode=mode)
 
 
 def read_json(path: Path, *, what: str, finite: bool = True) -> dict[str, Any]:
@@ -169,11 +133,8 @@ def operator_folder(path: Path) -> None:
     A new folder is never open: ``mkdir`` takes the mode, of which a umask only takes bits away.
     Missing folders above it are made as usual.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.mkdir(mode=OPERATOR_FOLDER, exist_ok=True)
-    mode = stat.S_IMODE(path.stat().st_mode)
-    if mode & ~OPERATOR_FOLDER:
-        path.chmod(mode & OPERATOR_FOLDER)
+    path.mkdir(mode=OPERATOR_FOLDER, parents=True, exist_ok=True)
+    path.chmod(OPERATOR_FOLDER)
 
 
 def close_folder(path: Path) -> None:
@@ -194,64 +155,66 @@ def whole_folder(path: Path, *, mode: int = 0o755) -> Iterator[Path]:
         place.mkdir(mode=mode)
         return os.open(place, os.O_RDONLY)
 
-    temporary, descriptor = _begin(path, make)
-    try:
+    with _beside(path, make) as (temporary, _):
         yield temporary
         for inside in (*temporary.rglob("*"), temporary):
             sync(inside)
+        old = _temporary(path)
         if path.exists():
-            old = _temporary(path)
             path.rename(old)
-            temporary.rename(path)
-            shutil.rmtree(old, ignore_errors=True)
-        else:
-            temporary.rename(path)
-        sync(path.parent)
-    except BaseException:
-        shutil.rmtree(temporary, ignore_errors=True)
-        raise
-    finally:
-        os.close(descriptor)
+        temporary.rename(path)
+        shutil.rmtree(old, ignore_errors=True)
 
 
 def _temporary(path: Path) -> Path:
     return path.with_name(f"{TEMPORARY}{path.name}-{secrets.token_hex(4)}")
 
 
-def _begin(path: Path, make: Callable[[Path], int]) -> tuple[Path, int]:
+@contextmanager
+def _beside(path: Path, make: Callable[[Path], int]) -> Iterator[tuple[Path, int]]:
     """A new temporary file or folder that is to become ``path``, and the descriptor that locks it.
 
     What a killed process left of an earlier try is removed.
+
+    Args:
+        path: in whose folder it lies.
+        make: makes it, and opens it.
     """
     sweep(path.parent, glob.escape(path.name))
-    while True:
-        temporary = _temporary(path)
-        descriptor = make(temporary)
+    descriptor = make(temporary := _temporary(path))
+    try:
         with suppress(OSError):  # a file system without locks, where nothing left is removed
             fcntl.flock(descriptor, fcntl.LOCK_EX)
-        if temporary.exists():
-            return temporary, descriptor
-        os.close(descriptor)  # another process swept it away before it was locked
+        yield temporary, descriptor
+        sync(path.parent)
+    except BaseException:
+        _remove(temporary)
+        raise
+    finally:
+        os.close(descriptor)
+
+
+def _remove(path: Path) -> None:
+    """Remove a file or a folder, if it is there."""
+    if path.is_dir():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def append_line(path: Path, values: dict[str, Any]) -> None:
-    """Append one JSON line to an operator-only file, as one write.
+    """Append one JSON line to an operator-only file.
 
-    What a crash left of a line is cut off: the new line would be lost with it.
+    What a crash or a full disk left of a line is cut off: the new line would be lost with it.
     """
-    line = json_text(values, path, finite=False).encode() + b"\n"
+    line = text_of(values, finite=False).encode() + b"\n"
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, OPERATOR_FILE)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        before = os.fstat(descriptor).st_size
-        if before and os.pread(descriptor, 1, before - 1) != b"\n":
-            before = os.pread(descriptor, before, 0).rfind(b"\n") + 1
-            os.ftruncate(descriptor, before)
-        if os.write(descriptor, line) != len(line):
-            os.ftruncate(descriptor, before)
-            raise OSError(28, os.strerror(28), str(path))
-    finally:
-        os.close(descriptor)
+    with os.fdopen(descriptor, "a+b") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        end = file.seek(0, os.SEEK_END)
+        if end and os.pread(descriptor, 1, end - 1) != b"\n":
+            file.truncate(os.pread(descriptor, end, 0).rfind(b"\n") + 1)
+        file.write(line)
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
@@ -325,10 +288,7 @@ def sweep(folder: Path, name: str = "*") -> None:
     for left in folder.glob(f"{TEMPORARY}{name}-{'[0-9a-f]' * 8}"):
         written = FailureError("a living process writes it")
         with suppress(FailureError, OSError), exclusive(left, refusal=written):
-            if left.is_dir():
-                shutil.rmtree(left)
-            else:
-                left.unlink()
+            _remove(left)
 
 
 def sync(path: Path) -> None:

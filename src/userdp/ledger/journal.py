@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from userdp.core import files
-from userdp.core.codec import decode, encode, parse
+from userdp.core.codec import decode, encode, parse, text_of
 from userdp.core.errors import FailureError, UseError
 from userdp.ledger.lines import Line
 
@@ -93,7 +93,7 @@ def append(
         before = Read(tail=after) if after else _parse(path, os.pread(descriptor, size, 0))
         (end, head), text = before.tail, b""
         for line in compose(before):
-            one = _chained(path, line, head)
+            one = _chained(line, head)
             text, head = text + one + b"\n", _hash(one)
         if not text:
             return before.tail
@@ -136,12 +136,12 @@ def _decoded(text: bytes) -> Line:
     return decode(Line, parse(text), what="it")
 
 
-def _chained(path: Path, line: Line, head: str) -> bytes:
+def _chained(line: Line, head: str) -> bytes:
     """The text of a line after the line of hash ``head``.
 
     `UseError` for one that no reader would take: all lines before it would be lost with it.
     """
-    return files.json_text({**encode(line), "prev": head}, path, finite=True).encode()
+    return text_of({**encode(line), "prev": head}).encode()
 
 
 def _write(descriptor: int, path: Path, text: bytes, end: int) -> None:
