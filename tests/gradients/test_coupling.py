@@ -1,4 +1,4 @@
-"""Models and losses that couple rows are refused, on rows that are nobody's."""
+"""Models and losses of which no engine could keep users apart are refused, on made-up rows."""
 
 from __future__ import annotations
 
@@ -12,49 +12,41 @@ from torch import Tensor, nn
 
 from tests.gradients.batches import reason_alone
 from tests.gradients.campaign import cases, losses, models
+from tests.gradients.campaign.accidents import ACCIDENTS, Accident
 from tests.gradients.campaign.families import build as build_family
-from tests.gradients.campaign.models import renew
-from tests.gradients.tiny import VOCABULARY, Logits, Small, largest_move
+from tests.gradients.tiny import largest_move
 from tests.speed import fast_then_slow
 from userdp.core.errors import UseError
-from userdp.gradients import Loss, Units, causal_lm_loss, get_engine
+from userdp.gradients import ENGINES, Loss, Units, causal_lm_loss, get_engine
 from userdp.gradients.certificate.coupling import require_rows_apart
 from userdp.gradients.certificate.made_up import RAGGED, Shape, circumstances, made_up
 
 ROWS = [[[1, 2, 3, 4], [5, 6, 7]], [[2, 2, 1, 7, 3]]]
-UNITS = Units.from_rows(ROWS)
+EXPERTS = partial(models.routed, 2, 1)
+STATISTICS = [
+    nn.BatchNorm1d(4),
+    nn.BatchNorm1d(4).eval(),
+    nn.BatchNorm1d(4, track_running_stats=False),
+    nn.SyncBatchNorm(4),
+    nn.InstanceNorm1d(4, track_running_stats=True),
+]
+
+
+def toy(change: Callable[[Any, Tensor], Tensor], **parts: Callable[[], nn.Parameter]) -> nn.Module:
+    """A table and a head, whose logits are changed."""
+    return models.toy(lambda m, tokens, vectors, lengths: change(m, m.head(vectors)), **parts)
 
 
 def renewed(model: nn.Module) -> nn.Module:
-    renew(model, 0, scale=1.0)
+    models.renew(model, 0, scale=1.0)
     return model.train()
 
 
-def with_head(change: Callable[[Any, Tensor], Tensor], **parts: Any) -> Small:
-    """A table and a head, whose logits are changed."""
-    return Small(
-        lambda m, tokens, vectors: Logits(change(m, m.head(vectors))),
-        head=lambda: nn.Linear(6, VOCABULARY),
-        **parts,
-    )
-
-
-def experts(room: int | None) -> Small:
-    """Of limited room: tokens that come late are dropped, whoever's the earlier ones are."""
-
-    def answer(model: Any, tokens: Tensor, vectors: Tensor) -> Logits:
-        flat = vectors.flatten(0, 1)
-        chosen, found = model.router(flat).argmax(-1), torch.zeros_like(flat)
-        for number, expert in enumerate(model.experts):
-            mine = (chosen == number).nonzero()[:room, 0]
-            found = found.index_add(0, mine, expert(flat[mine]))
-        return Logits(model.head(found).view(*tokens.shape, -1))
-
-    return Small(
-        answer,
-        router=lambda: nn.Linear(6, 2),
-        experts=lambda: nn.ModuleList(nn.Linear(6, 6) for _ in range(2)),
-        head=lambda: nn.Linear(6, VOCABULARY),
+def refused(
+    says: str, model: Callable[[], nn.Module] = models.gpt2, loss: Loss = causal_lm_loss
+) -> Accident:
+    return Accident(
+        model=lambda: renewed(model()), loss=lambda: loss, allowed=("refused",), says=says
     )
 
 
@@ -63,65 +55,80 @@ def counts_token_one(model: nn.Module, input_ids: Tensor, lengths: Tensor) -> Te
     return losses.own_rows(model, input_ids, lengths) / (input_ids == 1).sum().clamp(min=1)
 
 
-COUPLED: list[tuple[str, Callable[[], nn.Module], Loss]] = [
-    *cases.KINDS["coupled"],
-    ("a special token of the batch", partial(models.toy, models.flattened), counts_token_one),
-    ("experts of limited room", lambda: experts(3), causal_lm_loss),
-    (
-        "a look at the padding",
-        lambda: with_head(lambda m, logits: logits + logits.mean(1, keepdim=True)),
-        causal_lm_loss,
+HIDDEN = {"generator": torch.Generator()}
+
+
+def own_coins(model: nn.Module, input_ids: Tensor, lengths: Tensor) -> Tensor:
+    """From a generator that only the operation shows."""
+    coin = torch.rand(len(input_ids), generator=HIDDEN["generator"])
+    return causal_lm_loss(model, input_ids, lengths) * coin
+
+
+COUPLES = "on made-up rows"
+REFUSED: dict[str, Accident] = {
+    **{name: accident for name, accident in ACCIDENTS.items() if accident.says},
+    **{name: refused(COUPLES, model, loss) for name, model, loss in cases.KINDS["coupled"]},
+    "a special token of the batch": refused(
+        COUPLES, partial(models.toy, models.flattened), counts_token_one
     ),
-]
+    "experts of limited room": refused(COUPLES, partial(EXPERTS, room=3), losses.own_rows),
+    "a look at the padding": refused(
+        COUPLES,
+        lambda: toy(lambda m, logits: logits + logits.mean(1, keepdim=True)),
+        losses.own_rows,
+    ),
+    "coins of a generator of its own": refused("of its own", loss=own_coins),
+    **{
+        str(layer): refused(
+            "statistics over the batch", partial(nn.Sequential, nn.Embedding(8, 4), layer)
+        )
+        for layer in STATISTICS
+    },
+}
 
 
-@pytest.mark.parametrize("engine", ["auto", "reference"])
-@pytest.mark.parametrize(("name", "build", "loss"), COUPLED)
 @pytest.mark.pitfall(number=18)
-def test_invariant_3_a_statistic_of_the_batch_is_refused_by_every_engine(engine, name, build, loss):
-    """Whoever was drawn: also where that is nobody."""
-    model = renewed(build())
-    for units in (UNITS, Units.from_rows([[[1, 2, 3]]]), Units.from_rows([])):
-        with pytest.raises(UseError, match="on made-up rows") as error:
-            get_engine(engine)(model, loss, units, l2_clip_norm=1.0)
-    assert "own count of targets" in str(error.value.hint)
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("name", REFUSED)
+def test_invariant_3_what_no_engine_can_compute_is_refused_whoever_was_drawn(name, engine):
+    """Also where that is nobody."""
+    one = REFUSED[name]
+    model, loss = one.model(), one.loss()
+    for rows in (ROWS, [[[1, 2, 3]]], []):
+        with pytest.raises(UseError, match=one.says) as error:
+            get_engine(engine)(model, loss, Units.from_rows(rows), l2_clip_norm=1.0)
+        assert one.says != COUPLES or "own count of targets" in str(error.value.hint)
 
 
-def while_it_trains() -> Small:
+def while_it_trains() -> nn.Module:
     """Rows are coupled in training mode only."""
-    return with_head(lambda m, logits: logits - logits.mean(0) if m.training else logits)
+    return toy(lambda m, logits: logits - logits.mean(0) if m.training else logits)
 
 
-def noisy() -> Small:
+def noisy() -> nn.Module:
     """Draws numbers that are no dropout."""
-    return with_head(lambda m, logits: logits + torch.randn_like(logits))
+    return toy(lambda m, logits: logits + torch.randn_like(logits))
 
 
-def added() -> Small:
+def added() -> nn.Module:
     """Two parameters of one gradient: autograd hands out one tensor for both."""
-
-    def bias() -> nn.Parameter:
-        return nn.Parameter(torch.zeros(VOCABULARY))
-
-    return with_head(lambda m, logits: logits + (m.one + m.other), one=bias, other=bias)
+    bias = partial(nn.Parameter, torch.zeros(models.VOCABULARY))
+    return toy(lambda m, logits: logits + (m.one + m.other), one=bias, other=bias)
 
 
-@pytest.mark.parametrize("build", [while_it_trains, noisy, added, lambda: experts(None)])
+@pytest.mark.parametrize("build", [while_it_trains, noisy, added, EXPERTS])
 def test_what_couples_no_rows_without_dropout_is_accepted(build):
     model, state = renewed(build()), torch.get_rng_state()
-    require_rows_apart(model, causal_lm_loss, masked=False)
+    require_rows_apart(model, losses.own_rows, masked=False)
     assert torch.equal(torch.get_rng_state(), state)
 
 
-@pytest.mark.parametrize("build", [while_it_trains, lambda: experts(None)])
+@pytest.mark.parametrize("build", [while_it_trains, EXPERTS])
 def test_rows_that_only_training_or_a_choice_couples_are_computed_unit_by_unit(build):
     """Rows that are one unit's own may be coupled."""
     model = renewed(build())
-    assert reason_alone(model, causal_lm_loss, UNITS) is not None
-
-    def summed(units: Units) -> Any:
-        return get_engine("auto")(model, causal_lm_loss, units, l2_clip_norm=0.05)
-
+    assert reason_alone(model, losses.own_rows, Units.from_rows(ROWS)) is not None
+    summed = partial(get_engine("auto"), model, losses.own_rows, l2_clip_norm=0.05)
     assert largest_move(summed, ROWS) <= 0.05
 
 

@@ -38,10 +38,12 @@ from userdp.gradients import (
     Loss,
     Units,
     causal_lm_loss,
+    clipping,
     get_engine,
     trainable_parameters,
 )
 from userdp.gradients import clipped_sum as reference
+from userdp.gradients.clipping import layers_of
 from userdp.gradients.engines import ENGINES
 from userdp.gradients.engines.uses import Form
 from userdp.gradients.precision import margin
@@ -152,6 +154,16 @@ def test_invariant_3_sensitivity_is_at_most_the_clip_norm_for_every_engine(
         pytest.skip("refused: fewer bits than float32")
     engine = summing(name, tiny(family, dtype), **{**OPTIONS, **OWN}[options])
     assert 0.5 * CLIP < largest_move(engine, ragged([2, 1, 3])) <= CLIP
+
+
+def test_invariant_3_twin_each_layer_clipped_by_itself_is_caught(monkeypatch):
+    engine = summing("auto", tiny(), **OPTIONS["by layer"])
+
+    def whole_norm(sizes: dict[str, int], **how: object) -> dict[str, float]:
+        return dict.fromkeys(layers_of(sizes), CLIP)
+
+    monkeypatch.setattr(clipping, "layer_clip_norms", whole_norm)
+    assert largest_move(engine, ragged([2, 1, 3])) > 1.2 * CLIP
 
 
 @pytest.mark.parametrize("name", NAMES)

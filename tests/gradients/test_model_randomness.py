@@ -16,7 +16,7 @@ from torch.utils.checkpoint import checkpoint
 
 from tests.gradients.campaign.models import drawing
 from tests.gradients.tiny import ragged
-from userdp.core.errors import FailureError, UseError
+from userdp.core.errors import FailureError
 from userdp.gradients import Units, causal_lm_loss, get_engine
 from userdp.gradients.clipping import squared_norm
 from userdp.gradients.model_randomness import (
@@ -99,21 +99,6 @@ def test_who_seeds_within_is_stopped(seed):
     with pytest.raises(FailureError, match="seeded"), secret_randomness():
         seed(0)
     assert GeneratorStates.read() == before
-
-
-# Generators that no state of ours reaches.
-
-
-@pytest.mark.parametrize("engine", ["auto", "reference"])
-def test_a_generator_that_only_the_operation_shows_is_refused(engine):
-    hidden = {"state": torch.Generator()}
-
-    def loss(model: nn.Module, input_ids: Tensor, lengths: Tensor) -> Tensor:
-        coin = torch.rand(len(input_ids), generator=hidden["state"])
-        return causal_lm_loss(model, input_ids, lengths) * coin
-
-    with pytest.raises(UseError, match="of its own"):
-        get_engine(engine)(drawing("gpt2", 0.1), loss, UNITS, l2_clip_norm=1.0)
 
 
 # Activation checkpointing.

@@ -134,22 +134,6 @@ def test_the_call_leaves_mode_grad_and_weights_untouched(training: bool) -> None
     assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
 
 
-@pytest.mark.parametrize(
-    "layer",
-    [
-        nn.BatchNorm1d(4),
-        nn.BatchNorm1d(4).eval(),
-        nn.BatchNorm1d(4, track_running_stats=False),
-        nn.SyncBatchNorm(4),
-        nn.InstanceNorm1d(4, track_running_stats=True),
-    ],
-)
-def test_invariant_3_a_model_with_statistics_over_the_batch_is_refused(layer: nn.Module) -> None:
-    two = Units.from_rows([[[1, 2], [3, 4]]])
-    with pytest.raises(UseError, match="statistics over the batch"):
-        clipped_sum(nn.Sequential(nn.Embedding(5, 4), layer), table_loss, two, l2_clip_norm=1.0)
-
-
 @pytest.mark.parametrize("sum_of", [clipped_sum, batched_sum])
 def test_invariant_3_twin_a_loss_over_the_batch_is_refused(sum_of):
     def batch_mean(model: nn.Module, input_ids: Tensor, lengths: Tensor) -> Tensor:

@@ -11,6 +11,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -138,6 +139,18 @@ class Schedule:
         return losses
 
 
+class Weighted:
+    """Weighs tokens by a softmax along the row; after some passes, by mistake, along the batch."""
+
+    def __init__(self, after: int) -> None:
+        self.calls, self.after = 0, after
+
+    def __call__(self, model: nn.Module, input_ids: Tensor, lengths: Tensor) -> Tensor:
+        self.calls += 1
+        each, _ = each_token(model, input_ids, lengths)
+        return (each * (8 * each).softmax(int(self.calls <= self.after))).sum(1)
+
+
 class RunningLoss:
     """Divides by a running mean of earlier losses, which is an attribute of the loss."""
 
@@ -217,15 +230,6 @@ def per_own_word(model: nn.Module, input_ids: Tensor, lengths: Tensor) -> Tensor
 
 
 def over_processes(model: nn.Module, input_ids: Tensor, lengths: Tensor) -> Tensor:
-    """Divides by the tokens of all processes."""
-    if not dist.is_initialized():
-        dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    tokens = lengths.sum()
-    dist.all_reduce(tokens)
-    return causal_lm_loss(model, input_ids, lengths) * lengths / tokens
-
-
-def row_by_row_over_processes(model: nn.Module, input_ids: Tensor, lengths: Tensor) -> Tensor:
     """Weighs rows by the mean loss of all processes' rows in their places.
 
     One process alone shows nothing of it.
@@ -261,20 +265,34 @@ class Counts(Around):
 
 
 class RunningMean(Around):
-    """Takes off a running mean of earlier passes: an ordinary attribute, or a buffer."""
+    """Takes off a running mean of earlier passes, which ``holder`` of this layer has."""
 
-    def __init__(self, inner: nn.Module, *, in_buffer: bool = False) -> None:
+    def __init__(
+        self,
+        inner: nn.Module,
+        holder: Callable[[Any], Any] = lambda layer: layer,
+        *,
+        in_buffer: bool = False,
+    ) -> None:
         super().__init__(inner)
-        self.mean: Any
+        self.holder = holder
         if in_buffer:
             self.register_buffer("mean", None)
         else:
-            self.mean = None
+            holder(self).mean = None
 
     def forward(self, hidden: Tensor, *args: Any, **options: Any) -> Any:
-        before, now = self.mean, hidden.detach().mean((0, 1))
-        self.mean = now if before is None else 0.5 * before + 0.5 * now
+        holder, now = self.holder(self), hidden.detach().mean((0, 1))
+        before = holder.mean
+        holder.mean = now if before is None else 0.5 * before + 0.5 * now
         return super().forward(hidden if before is None else hidden - 9 * before, *args, **options)
+
+
+class MeanOfAllLayers(RunningMean):
+    """Of a class that the mean is an attribute of."""
+
+
+LAST = SimpleNamespace(mean=None)
 
 
 class Skips(Around):
@@ -364,6 +382,7 @@ ACCIDENTS: dict[str, Accident] = {
         loss=lambda: Mining(2, over_batch=True), allowed=LATER
     ),
     "a schedule after some passes": Accident(loss=lambda: Schedule(2), allowed=LATER),
+    "a dimension that changes after some passes": Accident(loss=lambda: Weighted(2), allowed=LATER),
     "stochastic depth by Python's random": Accident(model=lambda: wrapped(Skips), allowed=ALONE),
     "layers that are dropped": Accident(model=layerdrop, allowed=ALONE),
     "dropout": Accident(model=lambda: families.build("gpt2", dropout=0.3), allowed=TOGETHER),
@@ -383,9 +402,8 @@ ACCIDENTS: dict[str, Accident] = {
     ),
     "a script that counts each row's words": Accident(loss=lambda: per_own_word, allowed=ALONE),
     "hooks as of wandb.watch": Accident(model=watched, allowed=REFUSED, says="wandb.watch"),
-    "a loss over processes": Accident(loss=lambda: over_processes, allowed=REFUSED),
-    "a loss over processes, row by row": Accident(
-        loss=lambda: row_by_row_over_processes, allowed=REFUSED, says="asks other processes"
+    "a loss over processes": Accident(
+        loss=lambda: over_processes, allowed=REFUSED, says="asks other processes"
     ),
     "LLM.int8": Accident(model=eight_bits, allowed=REFUSED, says="Linear8bitLt"),
     "a module that counts its calls": Accident(model=lambda: wrapped(Counts), allowed=TOGETHER),
@@ -393,6 +411,12 @@ ACCIDENTS: dict[str, Accident] = {
     "a running mean in an attribute": Accident(model=lambda: wrapped(RunningMean), allowed=ALONE),
     "a running mean in a buffer": Accident(
         model=lambda: wrapped(partial(RunningMean, in_buffer=True)), allowed=ALONE
+    ),
+    "a running mean in a class": Accident(
+        model=lambda: wrapped(partial(MeanOfAllLayers, holder=type)), allowed=ALONE
+    ),
+    "a running mean in a global": Accident(
+        model=lambda: wrapped(partial(RunningMean, holder=lambda layer: LAST)), allowed=ALONE
     ),
     "dynamic rotary embeddings": Accident(model=dynamic_rope, allowed=TOGETHER),
     "BatchNorm": Accident(model=lambda: wrapped(Normalised), allowed=REFUSED),

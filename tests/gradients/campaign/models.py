@@ -106,15 +106,18 @@ def sorted_by_length(m: Any, tokens: Tensor, vectors: Tensor, lengths: Tensor) -
     return m.head(hidden(m, vectors[order]))[order.argsort()]
 
 
-def routed(experts: int, chosen: int) -> nn.Module:
-    """Each expert sees the tokens that the router sends it, in the router's order."""
+def routed(experts: int, chosen: int, room: int | None = None) -> nn.Module:
+    """Each expert sees the tokens that the router sends it, in the router's order.
+
+    Of limited ``room``: tokens that come late are dropped, whoever's the earlier ones are.
+    """
 
     def answer(m: Any, tokens: Tensor, vectors: Tensor, lengths: Tensor) -> Any:
         flat = hidden(m, vectors).view(-1, WIDTH)
         weights, picked = m.router(flat).softmax(-1).topk(chosen, dim=-1)
         found = torch.zeros_like(flat)
         for number, expert in enumerate(m.experts):
-            rank, token = torch.where((picked == number).T)
+            rank, token = (at[:room] for at in torch.where((picked == number).T))
             out = expert(flat[token]) * weights[token, rank, None]
             found = found.index_add(0, token, out)
         return m.head(torch.tanh(found)).view(*tokens.shape, -1)
