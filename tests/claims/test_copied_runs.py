@@ -41,9 +41,9 @@ def test_invariant_12_each_copy_of_store_and_run_goes_on_and_the_copies_say_so(c
 def test_invariant_12_twin_a_lineage_that_was_fixed_at_the_first_opening_says_nothing(
     copies, monkeypatch
 ):
-    monkeypatch.setattr(RunRecord, "copied", False)
     _, _, there, copy = copies
     go_on(copy, there, PLAN.steps)
+    monkeypatch.setattr(RunRecord, "openings", ())
     assert kinds(copy) == set()
 
 

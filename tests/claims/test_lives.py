@@ -17,7 +17,6 @@ from userdp.claims import weights as weights_module
 from userdp.claims.lineage import Lineage, of_parts
 from userdp.ledger import History, RunRecord, journal
 from userdp.ledger import admission as admission_module
-from userdp.ledger import store_history as history_module
 from userdp.ledger import store_ledger as store_module
 from userdp.ledger.lines import Release
 from userdp.ledger.parts import Query, Steps
@@ -84,7 +83,7 @@ LOSSES = {
                                "train prepare_again evaluate train"),
     "looks": ([History], "looks", (), "look train"),
     "earlier runs": ([open_run], "inherited", without_runs, "train train"),
-    "copies": ([history_module], "_is_other", lambda path, inode: False, "ask copy_store train"),
+    "copies": ([History], "copied", False, "ask copy_store train"),
     "further charges": ([RunRecord], "charges", property(lambda self: [self.run_id]),
                         "stop copy_run charge_again"),
     "steps to come": ([descent_module], "_own_part", so_far, "stop"),
