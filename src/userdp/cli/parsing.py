@@ -12,24 +12,20 @@ import argparse
 import builtins
 import dataclasses
 import inspect
-import json
-import os
 import re
 import sys
 import textwrap
 import tomllib
-import types
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
 from importlib import resources
 from pathlib import Path
 from shutil import get_terminal_size
-from typing import Any, NoReturn, Union, get_args, get_origin, get_type_hints
+from typing import Any, NoReturn, get_args, get_type_hints
 
 import userdp
 from userdp import commands
-from userdp.commands.setting import Section, Setting, documented
+from userdp.commands.setting import Section, Setting, documented, in_words, section_of
 from userdp.core.errors import UseError
 from userdp.core.hints import closest, likely
 
@@ -50,49 +46,6 @@ _ABOUT = (
 )
 _OF_OTHER_TOOLS = {"--batch-size": "--micro-batch", "--lr": "--learning-rate"}
 _SEQUENCES = (Sequence, tuple)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Option(Setting):
-    """An argument of a command, as a line gives it.
-
-    Args:
-        field: its name in Python.
-        several: whether it takes several values, each of the kind.
-        place: whether it is known by its place on the line, and not by a name.
-    """
-
-    field: str
-    several: bool = False
-    place: bool = False
-
-    @property
-    def name(self) -> str:
-        """Its spelling on a line, or in the help: ``--micro-batch``, ``--no-base``, ``STORE``."""
-        if self.place:
-            return self.field.upper()
-        if self.field == "settings":
-            return "--set"
-        return f"--{'no-' if self.default is True else ''}{self.field.replace('_', '-')}"
-
-    @property
-    def shown(self) -> str:
-        """Its name and the kind of its value, for the help."""
-        kinds = {int: " INT", float: " FLOAT", Path: " PATH", bool: ""}
-        return self.name if self.place else self.name + kinds.get(self.kind, " TEXT")
-
-    @property
-    def needed(self) -> bool:
-        """Whether it must be given."""
-        return self.default in (inspect.Parameter.empty, dataclasses.MISSING)
-
-    def value(self, given: str | bool | Sequence[str], *, listed: str) -> Any:
-        """The argument for Python: words are read as its type, and a flag is set or not."""
-        if isinstance(given, bool):
-            return given
-        words = [given] if isinstance(given, str) else given
-        values = tuple(self.read(one, place=self.name, listed=listed) for one in words)
-        return values if self.several else values[0]
 
 
 class Parser(argparse.ArgumentParser):
@@ -152,7 +105,7 @@ def sections_of(name: str) -> Mapping[str, Section]:
 
 
 @cache
-def options_of(name: str) -> tuple[Option, ...]:
+def options_of(name: str) -> tuple[Setting, ...]:
     """All that a line may give to a command.
 
     The first argument of the function has no name on a line. The dataclasses that annotate
@@ -161,40 +114,22 @@ def options_of(name: str) -> tuple[Option, ...]:
     """
     function = function_of(name)
     hints = get_type_hints(function, localns=_Known(function.__globals__), include_extras=True)
-    words, options = documented(function), list[Option]()
+    words, options = documented(function), dict[str, Setting]()
     for one in inspect.signature(function).parameters.values():
         if one.kind is one.VAR_KEYWORD:
             for group in get_args(hints[one.name])[1:]:
-                meanings, kinds = documented(group), get_type_hints(group)
-                for field in dataclasses.fields(group):
-                    if field.name not in words:
-                        options += _option(field, kinds[field.name], meanings[field.name])
+                options |= {k: v for k, v in section_of(group).items() if k not in options}
         elif one.name != "progress":
             place = not options and one.kind is not one.KEYWORD_ONLY
-            options += _option(one, hints[one.name], words[one.name], place=place)
-    return tuple(options)
-
-
-def _option(of: Any, hint: Any, words: str, *, place: bool = False) -> Iterator[Option]:
-    """The option of an argument or a field, unless a line cannot give its value."""
-    kinds = _members(hint)
-    if str in kinds or not any(map(dataclasses.is_dataclass, kinds)):
-        is_path = any(kind is Path or get_origin(kind) is os.PathLike for kind in kinds)
-        yield Option(
-            field=of.name,
-            kind=Path if is_path else str if str in kinds else kinds[0],
-            several=any(get_origin(one) in _SEQUENCES for one in (hint, *get_args(hint))),
-            default=of.default,
-            words=words,
-            place=place,
-        )
-
-
-def _members(hint: Any) -> list[Any]:
-    """The types that a hint allows: the members of a union, and of a sequence."""
-    if get_origin(hint) not in (Union, types.UnionType, *_SEQUENCES):
-        return [hint]
-    return [kind for one in get_args(hint) for kind in _members(one)]
+            options[one.name] = Setting(
+                field=one.name, hint=hints[one.name], words=words[one.name], default=one.default,
+                place=place,
+            )  # fmt: skip
+    return tuple(
+        one
+        for one in options.values()
+        if str in one.kinds or not any(map(dataclasses.is_dataclass, one.kinds))
+    )
 
 
 class _Known(dict[str, Any]):
@@ -211,7 +146,7 @@ def parser_of(name: str) -> Parser:
     parser = Parser(name, " ".join([name, *needed, "[OPTIONS]"]), about)
     for one in options:
         how: dict[str, Any] = {"dest": one.field, "help": one.meaning.replace("%", "%%")}
-        if one.kind is bool:
+        if bool in one.kinds:
             how |= {"action": "store_const", "const": not one.default}
         elif one.name == "--set":  # one each, so that what follows may be the store
             how |= {"action": "append", "metavar": "TEXT"}
@@ -251,7 +186,8 @@ def arguments_of(name: str, line: Sequence[str], file: Path | None = None) -> di
         if option.needed and option.field not in filed | typed:
             raise UseError(f"userdp {name} needs {option.name}", hint=listed)
     return {
-        field: options[field].value(one, listed=listed) for field, one in (filed | typed).items()
+        field: (one := options[field]).read(words, place=one.name, listed=listed)
+        for field, words in (filed | typed).items()
     }
 
 
@@ -287,18 +223,14 @@ def section_in(file: Path, name: str) -> dict[str, Any]:
         field = key.replace("-", "_")
         if isinstance(value, dict):
             settings = given.setdefault("settings", [])
-            settings += [f"{key}.{one}={_in_words(inner)}" for one, inner in value.items()]
+            settings += [f"{key}.{one}={in_words(inner)}" for one, inner in value.items()]
         elif field not in (one.field for one in options_of(name)):
             raise _no_option(name, f"--{key.replace('_', '-')}", where=f"{file}: ")
         elif isinstance(value, bool):
             given[field] = value
         else:
-            given[field] = [*map(_in_words, value)] if isinstance(value, list) else _in_words(value)
+            given[field] = [*map(in_words, value)] if isinstance(value, list) else in_words(value)
     return given
-
-
-def _in_words(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value, default=str)
 
 
 def first_line(name: str) -> str:

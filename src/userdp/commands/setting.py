@@ -1,7 +1,8 @@
-"""``--set section.field=value``: every value that a command takes beside its options.
+"""Every value that a command takes: its options, and what ``--set section.field=value`` reaches.
 
-A section is a frozen dataclass of the room that owns it. Its fields are the settings, its docstring
-documents them, and its types are what is checked. Options of a line are read by the same rules.
+A parameter of the command is an option. A section is a frozen dataclass of the room that owns it:
+its fields are the settings, its docstring documents them, and its types are what is checked. All
+are read by the same rules.
 """
 
 from __future__ import annotations
@@ -14,9 +15,11 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import MISSING, dataclass, fields
 from datetime import date
-from enum import Enum, StrEnum
+from enum import EnumType, StrEnum
+from itertools import product
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from types import UnionType
+from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from userdp.core.codec import decode
 from userdp.core.errors import UseError
@@ -28,6 +31,7 @@ _WORDS = {
     bool: "true or false",
     date: "a day, as 2026-01-31",
 }
+_SEQUENCES = (Sequence, tuple)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -35,14 +39,34 @@ class Setting:
     """One value that a command can be given.
 
     Args:
-        kind: its type.
+        field: its name in Python.
+        hint: its type there.
         words: its meaning.
-        default: None where it has none.
+        default: its value where nothing is given, if it has one.
+        place: whether a line gives it by its place, and not by a name.
     """
 
-    kind: Any
+    field: str
+    hint: Any
     words: str
     default: Any = None
+    place: bool = False
+
+    @property
+    def kinds(self) -> tuple[Any, ...]:
+        """The types of one value: the members of a union, or of a sequence."""
+        return _members(self.hint)
+
+    @property
+    def several(self) -> bool:
+        """Whether it takes several values."""
+        return any(get_origin(one) in _SEQUENCES for one in (self.hint, *get_args(self.hint)))
+
+    @property
+    def choices(self) -> list[str]:
+        """Its values in words, where they are few."""
+        few = (one if isinstance(one, EnumType) else get_args(one) for one in self.kinds)
+        return [str(value) for values in few for value in values]
 
     @property
     def meaning(self) -> str:
@@ -51,42 +75,58 @@ class Setting:
         return self.words.rstrip(".") + (f" [default: {self.default}]" if fixed else "")
 
     @property
-    def kinds(self) -> tuple[Any, ...]:
-        """Its type, and the members of the type if it is a union."""
-        return (self.kind, *get_args(self.kind))
+    def name(self) -> str:
+        """Its spelling as an option: ``--micro-batch``, ``--no-base``, ``STORE``."""
+        if self.place:
+            return self.field.upper()
+        if self.field == "settings":
+            return "--set"
+        return f"--{'no-' if self.default is True else ''}{self.field.replace('_', '-')}"
 
     @property
-    def choices(self) -> list[str]:
-        """Its values in words, where they are few."""
-        kinds = [one for one in self.kinds if isinstance(one, type) and issubclass(one, Enum)]
-        literal = get_args(self.kind) if get_origin(self.kind) is Literal else ()
-        return [str(one.value) for kind in kinds for one in kind] + [*map(str, literal)]
+    def shown(self) -> str:
+        """Its name as an option and the kind of its value, for the help."""
+        kinds = {bool: "", Path: " PATH", str: " TEXT", int: " INT", float: " FLOAT"}
+        kind = next((words for one, words in kinds.items() if one in self.kinds), " TEXT")
+        return self.name if self.place else self.name + kind
 
-    def read(self, text: str, *, place: str, listed: str) -> Any:
-        """The value of its type that a text stands for.
+    @property
+    def needed(self) -> bool:
+        """Whether it must be given."""
+        return self.default in (inspect.Parameter.empty, MISSING)
+
+    def read(self, given: bool | str | Sequence[str], *, place: str, listed: str) -> Any:
+        """The value for Python of what a line or a file gives, or of each where it takes several.
 
         Args:
-            text: a value as JSON has it, or plain words; of several values the only one.
+            given: values as JSON has them, or plain words; a flag is set or not.
             place: names it in errors.
             listed: where its values are described, for the hint.
 
-        >>> Setting(kind=float, words="").read("1e3", place="--epsilon", listed="")
+        >>> Setting(field="epsilon", hint=float, words="").read("1e3", place="", listed="")
         1000.0
-        >>> Setting(kind=str, words="").read('"ann"', place="--user", listed="")
+        >>> Setting(field="user", hint=str, words="").read('"ann"', place="", listed="")
         '"ann"'
         """
-        if self.kind is str:
-            return text  # as it stands: an id may have quotation marks
-        if self.kind is Path:  # no shell expands ~ in a file, nor in --out=~/store
+        if isinstance(given, bool):
+            return given
+        if isinstance(given, str):
+            values = as_json(given) if self.several else None
+            given = [*map(in_words, values)] if isinstance(values, list) else [given]
+        read = tuple(self._one(word, place, listed) for word in given)
+        return read if self.several else read[0]
+
+    def _one(self, text: str, place: str, listed: str) -> Any:
+        if Path in self.kinds:  # no shell expands ~ in a file, nor in --out=~/store
             return Path(os.path.expanduser(text))  # noqa: PTH111 (an unknown ~name stays)
-        value: Any = text
-        with suppress(ValueError):
-            value = json.loads(text)
+        if str in self.kinds:
+            return text  # as it stands: an id may have quotation marks
+        value = as_json(text)
         if isinstance(value, float) and value.is_integer():
             value = int(value)  # 1e3
-        for meant in (value, text, [text]):
+        for kind, meant in product(self.kinds, (value, text)):
             with suppress(ValueError):
-                return decode(self.kind, meant, what=place)
+                return decode(kind, meant, what=place)
         wanted = next((_WORDS[one] for one in self.kinds if one in _WORDS), "text")
         if self.choices:
             wanted = f"one of {', '.join(self.choices)}"
@@ -104,6 +144,14 @@ def refuse(cases: Mapping[str, Any]) -> None:
             raise UseError(sentence)
 
 
+def as_json(text: str) -> Any:
+    """The value that a text is in JSON; the text itself where it is none."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
 def documented(thing: Any) -> dict[str, str]:
     """The meaning of each name in the ``Args`` of a docstring, on one line."""
     block = re.search(r"\nArgs:\n(.*?)(?=\n\S|\Z)", inspect.getdoc(thing) or "", re.DOTALL)
@@ -116,9 +164,10 @@ def section_of(kind: Any, *, without: Sequence[str] = ()) -> Section:
     words, hints = documented(kind), get_type_hints(kind)
     return {
         one.name: Setting(
-            kind=hints[one.name],
+            field=one.name,
+            hint=hints[one.name],
             words=words.get(one.name, ""),
-            default=None if one.default is MISSING else one.default,
+            default=one.default,
         )
         for one in fields(kind)
         if one.name not in without
@@ -129,18 +178,14 @@ def samplings(*, without: Sequence[str] = ()) -> Section:
     """The kinds of sampling, and all constants of any of them."""
     from userdp.sampling import SAMPLINGS
 
-    hints: dict[str, Any] = {}
-    words: dict[str, list[str]] = {}
+    found: dict[str, Setting] = {}
+    names = StrEnum("Kind", {kind: kind for kind in SAMPLINGS})
     for kind, sampling in SAMPLINGS.items():
-        hints |= get_type_hints(sampling)
+        hints = {**get_type_hints(sampling), "kind": names}
         for name, meaning in {"kind": sampling.words.draw, **sampling.words.options}.items():
-            words.setdefault(name, []).append(f"{kind}: {meaning}")
-    hints["kind"] = StrEnum("Kind", {kind: kind for kind in SAMPLINGS})
-    return {
-        name: Setting(kind=hints[name], words="; ".join(each))
-        for name, each in words.items()
-        if name not in without
-    }
+            words = f"{found[name].words}; " if name in found else ""
+            found[name] = Setting(field=name, hint=hints[name], words=f"{words}{kind}: {meaning}")
+    return {name: one for name, one in found.items() if name not in without}
 
 
 def read(
@@ -181,3 +226,16 @@ def read(
         if value is not None:
             found[at][name] = Path(value) if Path in sections[at][name].kinds else value
     return found
+
+
+def in_words(value: Any) -> str:
+    """A value of JSON or TOML as somebody would type it."""
+    return value if isinstance(value, str) else json.dumps(value, default=str)
+
+
+def _members(hint: Any) -> tuple[Any, ...]:
+    """The types that a hint allows: the members of a union, and of a sequence."""
+    origin = get_origin(hint)
+    if origin in (Union, UnionType, *_SEQUENCES):
+        return tuple(kind for one in get_args(hint) for kind in _members(one))
+    return (Path if origin is os.PathLike else hint,)
