@@ -179,7 +179,7 @@ def samplings(*, without: Sequence[str] = ()) -> Section:
     from userdp.sampling import SAMPLINGS
 
     found: dict[str, Setting] = {}
-    names = StrEnum("Kind", {kind: kind for kind in SAMPLINGS})
+    names: Any = StrEnum("Kind", {kind: kind for kind in SAMPLINGS})  # type: ignore[misc]
     for kind, sampling in SAMPLINGS.items():
         hints = {**get_type_hints(sampling), "kind": names}
         for name, meaning in {"kind": sampling.words.draw, **sampling.words.options}.items():
