@@ -22,18 +22,15 @@ def gather(folder: Path, users: int, times: int) -> dict[str, Any]:
     chosen = np.repeat(draw.choice(users, cohort, replace=False), GROUP)
     examples = np.tile(np.arange(GROUP), cohort)
     rows = split.gather(chosen, examples)
-    tokens = split._segments[0].tokens
-    index = ((split._user_first[chosen] + examples)[:, None] * SEQ_LEN + np.arange(SEQ_LEN)).ravel()
-    if len(split._segments) == 1:
-        assert np.array_equal(np.take(tokens, index), rows.tokens)
-    else:
-        index %= len(tokens)
+    tokens = store.examples[split.name].tokens
+    index = ((chosen * GROUP + examples)[:, None] * SEQ_LEN + np.arange(SEQ_LEN)).ravel()
+    assert np.array_equal(np.take(tokens, index), rows.tokens)
     ratios = []
     for _ in range(times):
         bare = least(lambda: np.take(tokens, index), 2)
         ours = least(lambda: split.gather(chosen, examples), 2)
         ratios.append(ours / bare)
-    files = list((folder / "gather").rglob("*.arrow"))
+    files = list((folder / "gather").rglob("*.tokens"))
     for file in files:
         with file.open("rb") as held:
             os.fsync(held.fileno())

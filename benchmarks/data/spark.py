@@ -78,7 +78,6 @@ def spark_child(path: str, out: str, engine: str) -> None:
                 "driver_peak_rss_gb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20,
                 "java_peak_rss_gb": spark["java_peak_rss_gb"],
                 "content_sha256": meta.content_sha256,
-                "segments": len(meta.segments),
             }
         )
     )

@@ -41,20 +41,13 @@ def write_store(path: Path, counts: NDArray[np.int64], length: int) -> Any:
 
 
 def index_of(counts: NDArray[np.int64]) -> Any:
-    """A split of which the span index alone exists."""
+    """A split of which the users and the examples' offsets alone exist, each of one token."""
+    from userdp.data.contents import Examples
     from userdp.data.splits import Split
     from userdp.data.user_store import StoreSplit
 
-    users = len(counts)
-    spans: dict[str, NDArray[Any]] = {
-        "split": np.zeros(users, np.uint8),
-        "user": np.arange(users),
-        "segment": np.zeros(users, np.int32),
-        "start": np.cumsum(counts) - counts,
-        "length": counts,
-        "tokens": counts,
-    }
-    return StoreSplit(Split.TRAIN, [], spans, np.zeros((users, 2), np.uint64))
+    held = Examples(np.zeros(0, np.uint16), np.arange(counts.sum() + 1), None)
+    return StoreSplit(Split.TRAIN, held, counts, np.zeros((len(counts), 2), np.uint64))
 
 
 def sampler_of(counts: NDArray[np.int64], cohort: int) -> Any:

@@ -40,7 +40,7 @@ def place(world, tmp_path_factory) -> Path:
         (folder / name).write_text(text)
     for name in ("damaged", "cut"):
         shutil.copytree(folder / "store", folder / name)
-        tokens = next((folder / name / "segments").rglob("*.arrow"))
+        tokens = next((folder / name).rglob("train.tokens"))
         text = bytearray(tokens.read_bytes())
         text[len(text) // 2] ^= 1
         tokens.write_bytes(text[:-8] if name == "cut" else text)

@@ -5,15 +5,14 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
-from userdp.data.contents import NO_EXAMPLES, Index, prolong
+from userdp.data.contents import NO_EXAMPLES, USERS, chain_of, content_hash, prolong
 from userdp.data.integrity import verify_store
-from userdp.data.meta import SPLIT_CODES
 from userdp.data.pipeline import prepare_store
 from userdp.data.records import Record
 from userdp.data.selection import select_once
@@ -102,34 +101,24 @@ def examples_of(store: UserStore, user: bytes) -> list[list[int]]:
 
 
 def problems_of(path: Path) -> list[str]:
-    """Where a store contradicts itself: its bytes, its index, its totals or its content hash."""
-    store = UserStore.open(path, fixed_graph=True)
-    index, problems = Index.read(path / store.meta.index), list(verify_store(path).problems)
-    for number, segment in enumerate(store.segments):
-        own = sorted(
-            (int(start), int(start + length), int(tokens))
-            for at, start, length, tokens in zip(
-                *(index.spans[name] for name in ("segment", "start", "length", "tokens")),
-                strict=True,
-            )
-            if at == number
-        )
-        ends = [0, *(end for _, end, _ in own)]
-        if ends != [*(begin for begin, _, _ in own), len(segment.offsets) - 1]:
-            problems.append(f"the spans of segment {number} do not hold each of its examples once")
-        elif any(segment.offsets[e] - segment.offsets[b] != tokens for b, e, tokens in own):
-            problems.append(f"the spans of segment {number} have other tokens than they say")
-    if not index.totals().items() <= store.meta.totals.items():
-        problems.append("the totals are not those of the index")
-    chains = [[NO_EXAMPLES] * len(SPLIT_CODES) for _ in index.ids]
-    for split, code in SPLIT_CODES.items():
-        part = store.split(split)
+    """Where a store contradicts itself: its bytes, its totals or its content hash."""
+    store, problems = UserStore.open(path, fixed_graph=True), list(verify_store(path).problems)
+    table = store.table.to_pydict()
+    for split in Split:
+        part, held = store.split(split), store.examples[split]
+        table[chain_of(split)] = [NO_EXAMPLES] * store.users
         for user, (row, count) in enumerate(zip(part.rows, part.counts, strict=True)):
             rows = part.gather([user] * count, range(count))
             targets = None if rows.targets is None else rows.targets.view(np.uint8)
-            chains[row][code] = prolong(NO_EXAMPLES, rows.tokens, rows.lengths, targets)
-    read = replace(index, chains=[b"".join(own) for own in chains])
-    if read.content_hash(store.meta) != store.meta.content_sha256:
+            table[chain_of(split)][row] = prolong(NO_EXAMPLES, rows.tokens, rows.lengths, targets)
+        examples = int(part.counts.sum())
+        found = {"users": len(part.rows), "examples": examples, "tokens": len(held.tokens)}
+        if store.meta.totals["splits"][split] != found or len(held.offsets) != examples + 1:
+            problems.append(f"the totals of {split} are not those of its files")
+    if sum(table["records"]) != store.meta.totals["records_stored"]:
+        problems.append("the number of stored records is not that of the users")
+    read = content_hash(pa.RecordBatch.from_pydict(table, USERS), store.meta)
+    if read != store.meta.content_sha256:
         problems.append("the content hash is not that of users and tokens")
     return problems
 

@@ -21,8 +21,7 @@ from tests.data.corpora import (
 from userdp.core.errors import UseError
 from userdp.core.files import exclusive
 from userdp.data import meta as layout
-from userdp.data.contents import Segment
-from userdp.data.meta import StateKind, joined_at
+from userdp.data.meta import StateKind
 from userdp.data.pipeline import append_records, prepare_store
 from userdp.data.records import Record, Tally
 from userdp.data.splits import Split
@@ -61,18 +60,19 @@ def test_an_erased_store_is_the_store_prepared_without_the_person(tmp_path, plac
     assert (meta.store_id, meta.state.kind) == (store.meta.store_id, StateKind.ERASED)
 
 
-def test_an_erasure_that_keeps_a_segment_leaves_the_text_and_is_caught(tmp_path, monkeypatch):
-    """The twin: the index forgets the person, and the segments do not."""
-    texts = {**corpus(5), b"marked": ["planted 日本 planted 日本 marker"]}
-    store = prepared(texts, tmp_path / "store", held_out_users=0)
-    marker = store.split(Split.TRAIN).gather([5], [0]).tokens.tobytes()
-    assert any(marker in data for data in bytes_of(store.path).values())
+def test_an_erasure_that_keeps_the_text_is_caught(tmp_path, monkeypatch):
+    """The twin: the table forgets the person, and the files of tokens do not."""
+    store = prepared(corpus(5), tmp_path / "store", held_out_users=0)
+    copy = StoreWriter._copy_examples
+
+    def all_of_them(self, row, end):
+        copy(self, row, end + 1 if end == 2 else end)
 
     with monkeypatch.context() as broken:
-        broken.setattr(Segment, "only", lambda self, begins, counts: self)
-        erase(store.path, b"marked")
-    assert any(marker in data for data in bytes_of(store.path).values())
-    assert "do not hold each of its examples once" in problems_of(store.path)[0]
+        broken.setattr(StoreWriter, "_copy_examples", all_of_them)
+        erase(store.path, b"user002")
+    with pytest.raises(UseError, match="another length"):
+        problems_of(store.path)
 
 
 def test_no_file_of_the_store_holds_the_id_the_hash_or_the_tokens(tmp_path):
@@ -82,8 +82,8 @@ def test_no_file_of_the_store_holds_the_id_the_hash_or_the_tokens(tmp_path):
     marks = [
         b"marked-person",
         store.split(Split.TRAIN).gather([row], [0]).tokens.tobytes(),
-        store._hashes[row].tobytes(),
-        store._users["chains"][row].as_py(),
+        store.table["hash"][row].as_py(),
+        store.table["train chain"][row].as_py(),
     ]
     held = bytes_of(store.path).values()
     assert all(any(mark in data for data in held) for mark in marks)
@@ -108,16 +108,9 @@ def test_erasing_after_appends_and_appending_after_erasing(tmp_path):
     assert [state.kind for state in meta.states] == [
         StateKind.PREPARED, StateKind.APPENDED, *[StateKind.ERASED] * 2, StateKind.APPENDED,
     ]  # fmt: skip
-    segments = UserStore.open(store.path).spans()["segment"]
-    assert joined_at(meta.states, int(segments.max())) == 4
-
-
-def test_the_only_person_of_a_segment_leaves_it_empty(tmp_path):
-    store = prepared(corpus(5), tmp_path / "store")
-    append_records(ListSource(interleaved({b"late": ["one more text"]})), store.path)
-    erase(store.path, b"late")
-    assert not problems_of(store.path)
-    assert len(UserStore.open(store.path).segments[-1].offsets) == 1
+    now = UserStore.open(store.path)
+    joined = dict(zip(now.user_ids(), now.joined().tolist(), strict=True))
+    assert joined == {**dict.fromkeys(joined, 0), b"later": 4}
 
 
 def test_a_loss_mask_is_compacted_with_the_tokens(tmp_path):
@@ -166,7 +159,7 @@ def test_an_erasure_that_was_killed_before_it_counts_is_none_and_can_be_had_agai
     weights, before = tmp_path / "run" / "model", view(store)
     weights.mkdir(parents=True)
     with monkeypatch.context() as patch:
-        patch.setattr("userdp.data.writer.commit", killed)
+        patch.setattr("userdp.data.writer.StoreWriter._commit", killed)
         with pytest.raises(KeyboardInterrupt):
             erase(store.path, b"user001", remove=[weights])
     assert view(UserStore.open(store.path)) == before
@@ -175,8 +168,7 @@ def test_an_erasure_that_was_killed_before_it_counts_is_none_and_can_be_had_agai
     assert not weights.exists()
     assert meta.totals["users"] == 4
     assert not problems_of(store.path)
-    names = {f"{layout.SEGMENTS}/{one.name}" for one in (store.path / layout.SEGMENTS).iterdir()}
-    assert names == set(meta.files)
+    assert [one.name for one in (store.path / layout.GENERATIONS).iterdir()] == ["00001"]
 
 
 def test_greedy_ownership_is_not_decided_anew(tmp_path):

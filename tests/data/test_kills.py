@@ -65,8 +65,7 @@ KILLS = textwrap.dedent(
             return f"broken: {error}"
 
     def careless(self, *arguments, **options):
-        shutil.rmtree(self.folder / "segments", ignore_errors=True)
-        (self.folder / "segments").mkdir()
+        shutil.rmtree(self.folder / "data" / "00000", ignore_errors=True)
         write(self, *arguments, **options)
 
     if change == "careless":

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from scipy.stats import chisquare
 
 from tests.data.corpora import corpus, prepared
-from tests.data.test_store import write
 from tests.modes import made_with, open_to_others
 from userdp.core.errors import UseError
 from userdp.data import selection as selections
@@ -228,17 +227,6 @@ def test_chunks_begin_anywhere_and_cross_records_but_not_users(split):
     ends = set(np.cumsum(split.lengths([user] * split.counts[user], range(split.counts[user]))))
     text = "".join(map(chr, tokens))
     assert any(text.find("".join(map(chr, chunks.row(r)))) not in ends for r in range(50))
-
-
-def test_chunks_cross_segments(tmp_path):
-    for size in (1, 40):
-        store, went = write(tmp_path / f"s{size}", 1, size)
-        part = store.split("train")
-        for user, mine in enumerate(went["train"]):
-            tokens = [token for example in mine for token in example]
-            rows = part.gather_tokens([user, user], [0, len(tokens) // 2], 11)
-            assert rows.row(0).tolist() == tokens[:11]
-            assert rows.row(1).tolist() == tokens[len(tokens) // 2 :][:11]
 
 
 @pytest.mark.parametrize("umask", [0o022, 0o000])

@@ -27,7 +27,7 @@ if shutil.which("java") is None:
 from userdp.data import spark as job
 
 WAIT = 300
-LAYOUT = ("store_id", "blocks_sha256", "states", "segments")
+LAYOUT = ("store_id", "states", "files")
 """What two stores of the same content may differ in."""
 UNUSABLE = [
     b"\xff", b"", b"{", {"user": "a"}, {"user": "c", "text": " "}, {"user": ["e", "f"], "text": ""},

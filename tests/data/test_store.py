@@ -1,4 +1,4 @@
-"""Reading: gathered rows are the rows, whatever the spans and segments."""
+"""Reading: gathered rows are the rows, in any order."""
 
 from __future__ import annotations
 
@@ -23,17 +23,15 @@ from userdp.data.tokenize import StoreTokenizer
 from userdp.data.user_store import UserStore
 from userdp.data.writer import StoreWriter
 
-INDEX = Path(layout.INDEX) / "00000"
+DATA = Path(layout.generation_at(0))
 Written = dict[str, list[list[list[int]]]]
 
 
-def write(path, seed: int, segment_tokens: int, pieces: int = 3) -> tuple[UserStore, Written]:
-    """A store of random examples, in several segments and spans; and what went in, by split."""
+def write(path, seed: int, pieces: int = 3) -> tuple[UserStore, Written]:
+    """A store of random examples, written in pieces; and what went in, by split."""
     draw = np.random.default_rng(seed)
     went: Written = {str(split): [] for split in Split}
-    with StoreWriter.create(
-        path, tokenizer=StoreTokenizer.load(), seq_len=9, segment_tokens=segment_tokens
-    ) as writer:
+    with StoreWriter.create(path, tokenizer=StoreTokenizer.load(), seq_len=9) as writer:
         for user in range(12):
             splits = (
                 [Split.HELD_OUT_USERS] if user % 4 == 3 else [Split.TRAIN, Split.HELD_OUT_EXAMPLES]
@@ -51,19 +49,18 @@ def write(path, seed: int, segment_tokens: int, pieces: int = 3) -> tuple[UserSt
 
 
 @pytest.fixture(scope="module")
-def stores(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("stores")
-    return [write(folder / f"s{size}", 1, size) for size in (1, 40, 10**6)]
+def written(tmp_path_factory):
+    return write(tmp_path_factory.mktemp("stores") / "store", 1)
 
 
-def test_gather_returns_each_example_of_each_user(stores):
-    for store, went in stores:
-        for name, users in went.items():
-            split = store.split(name)
-            assert split.counts.tolist() == [len(mine) for mine in users]
-            for user, mine in enumerate(users):
-                assert rows_of(split, user) == mine
-                assert split.lengths([user], [0]).tolist() == [len(mine[0])]
+def test_gather_returns_each_example_of_each_user(written):
+    store, went = written
+    for name, users in went.items():
+        split = store.split(name)
+        assert split.counts.tolist() == [len(mine) for mine in users]
+        for user, mine in enumerate(users):
+            assert rows_of(split, user) == mine
+            assert split.lengths([user], [0]).tolist() == [len(mine[0])]
 
 
 @settings(
@@ -72,8 +69,8 @@ def test_gather_returns_each_example_of_each_user(stores):
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(data=st.data())
-def test_gather_follows_any_order_and_repetition(stores, data):
-    store, went = stores[data.draw(st.integers(0, 2))]
+def test_gather_follows_any_order_and_repetition(written, data):
+    store, went = written
     name = data.draw(st.sampled_from(sorted(went)))
     users = went[name]
     places = [(u, e) for u, mine in enumerate(users) for e in range(len(mine))]
@@ -88,31 +85,30 @@ def test_gather_follows_any_order_and_repetition(stores, data):
     ("users", "examples"),
     [([-1], [0]), ([9], [0]), ([0], [-1]), ([0], [10**6]), ([0, 1], [0]), ([[0]], [[0]])],
 )
-def test_gather_refuses_indices_out_of_range(stores, users, examples):
+def test_gather_refuses_indices_out_of_range(written, users, examples):
     with pytest.raises(IndexError):
-        stores[0][0].split("train").gather(users, examples)
+        written[0].split("train").gather(users, examples)
 
 
-def test_an_index_off_by_one_user_would_be_caught(stores):
-    """The twin of the first test: a span index shifted by one user gives other rows."""
-    store, went = stores[2]
+def test_an_index_off_by_one_user_would_be_caught(written):
+    """The twin of the first test: an index shifted by one user gives other rows."""
+    store, went = written
     split = store.split("train")
-    split._span_start = np.roll(split._span_start, 1)
+    split._first = np.roll(split._first, -1)
     rows = split.gather([0], [0])
     assert rows.row(0).tolist() != went["train"][0][0]
 
 
-def test_the_content_hash_does_not_depend_on_segments_but_on_every_token(stores, tmp_path):
-    hashes = {store.meta.content_sha256 for store, _ in stores}
-    assert len(hashes) == 1
-    other, _ = write(tmp_path / "other", 2, 10**6)
-    assert other.meta.content_sha256 not in hashes
+def test_the_content_hash_depends_on_every_token(written, tmp_path):
+    hashes = {write(tmp_path / str(seed), seed)[0].meta.content_sha256 for seed in (1, 2)}
+    assert len(hashes) == 2
+    assert written[0].meta.content_sha256 in hashes
 
 
 def test_ids_and_folder_are_for_the_operator_alone(tmp_path):
     store = prepared(corpus(2), tmp_path / "store")
     assert store.path.stat().st_mode & 0o077 == 0
-    assert (store.path / INDEX / layout.USERS).stat().st_mode & 0o077 == 0
+    assert (store.path / DATA / layout.USERS).stat().st_mode & 0o077 == 0
 
 
 def test_the_totals_are_those_of_the_files(tmp_path):
@@ -143,7 +139,7 @@ def test_what_is_not_a_store_of_this_version_is_refused_with_one_clear_error(tmp
     refused(tmp_path / "file", "not a user store")
     store = prepared(corpus(2), tmp_path / "store")
     meta = json.loads((store.path / layout.META).read_text())
-    for version in (1, 4, 6, None, "5"):
+    for version in (1, 5, 7, None, "6"):
         text = json.dumps({**meta, "format_version": version})
         (store.path / layout.META).write_text(text)
         refused(store.path, f"format version {version!r}")
@@ -151,26 +147,22 @@ def test_what_is_not_a_store_of_this_version_is_refused_with_one_clear_error(tmp
     refused(store.path, "not a user store")
     (store.path / layout.META).write_text("{")
     refused(store.path, "not a user store")
-    text = json.dumps({**meta, "segments": ["../other/segments/00000.arrow"]})
-    (store.path / layout.META).write_text(text)
-    refused(store.path, "damaged")  # no name can lead out of the store: they are numbers
     short = {key: value for key, value in meta.items() if key != "seq_len"}
     (store.path / layout.META).write_text(json.dumps(short))
     refused(store.path, r"missing \['seq_len'\]")
 
 
-@pytest.mark.parametrize(
-    "name", [INDEX / layout.SPANS, INDEX / layout.USERS, "segments/00000.arrow"]
-)
+@pytest.mark.parametrize("name", [layout.USERS, "train.offsets", "train.tokens"])
 def test_a_damaged_store_is_refused(tmp_path, name):
     store = prepared(corpus(2), tmp_path / "store")
-    content = (store.path / name).read_bytes()
-    for damage in (b"", content[: len(content) // 2], b"\0" * len(content)):
-        (store.path / name).write_bytes(damage)
+    file = store.path / DATA / name
+    content = file.read_bytes()
+    for damage in (b"", content[: len(content) // 2], content[:-1]):
+        file.write_bytes(damage)
         refused(store.path, "damaged")
-    (store.path / name).unlink()
+    file.unlink()
     refused(store.path, "damaged")
-    shutil.rmtree(store.path / layout.SEGMENTS)
+    shutil.rmtree(store.path / DATA)
     refused(store.path, "damaged")
 
 

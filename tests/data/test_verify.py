@@ -20,7 +20,7 @@ from userdp.data.user_store import UserStore
 from userdp.data.writer import StoreWriter
 from userdp.people.erasure import forget_user
 
-TOKENS = "segments/00000.arrow"
+TOKENS = "data/00000/train.tokens"
 
 
 def flip(path: Path) -> None:
@@ -37,7 +37,7 @@ def store(tmp_path) -> UserStore:
 
 def test_a_byte_anywhere_in_a_small_store_is_found(store):
     files = [one for one in store.path.rglob("*") if one.is_file() and one.name != "meta.json"]
-    assert len(files) == 5
+    assert len(files) == 8
     for file in files:
         whole = file.read_bytes()
         flip(file)
@@ -52,7 +52,7 @@ def test_damage_is_found_through_a_generation_that_was_opened_before_an_append(s
     with StoreWriter.append(store.path) as writer:
         writer.finish(source={}, tally=Tally())
     require_intact(store)
-    flip(store.path / TOKENS)
+    flip(next(store.path.rglob("train.tokens")))
     with pytest.raises(UseError, match="other content"):
         require_intact(store)
 
@@ -107,7 +107,7 @@ def test_a_damaged_store_is_refused_before_it_is_charged(made, tmp_path, capsys,
 def test_every_byte_is_read_where_that_is_asked_for(made, tmp_path, capsys, monkeypatch):
     place = Path(shutil.copytree(made, tmp_path / "made"))
     flip(place / "store" / TOKENS)
-    monkeypatch.setattr(blocks, "MOST_BLOCKS", 0)  # the sample misses the damage
+    monkeypatch.setattr(blocks, "QUICK_BYTES", 0)  # as of a large store
     before = claim(place / "store").guarantee.epsilon
     assert userdp([*words(LINES[0], place), "--set", "run.verify=true"]) == 2
     assert "SHA-256" in capsys.readouterr().err

@@ -43,20 +43,18 @@ META = StoreMeta(
         "splits": {str(split): _NOTHING for split in Split},
     },
     generation=0,
-    segments=(),
-    blocks_sha256="",
     loss_mask=False,
     ownership={"rule": "single", "adjacency": "add-or-remove"},
-    states=(State(id="people", kind=StateKind.PREPARED, segments=0),),
+    states=(State(id="people", kind=StateKind.PREPARED),),
 )
 
 
 def empty_store(path):
     """What stands for a store: a folder with the facts that a run is opened by."""
-    (path / META.index).mkdir(parents=True)
-    (path / META.index / "users.arrow").write_text("nobody")
-    (path / META.index / "tokenizer.json").write_text("{}")
-    meta = replace(META, blocks_sha256=seal(path, META))
+    (path / META.folder).mkdir(parents=True)
+    (path / META.folder / "users.arrow").write_text("nobody")
+    (path / META.folder / "tokenizer.json").write_text("{}")
+    meta = replace(META, files=seal(path / META.folder))
     (path / "meta.json").write_text(json.dumps(meta.to_dict()))
     return SimpleNamespace(path=path, meta=read_meta(path))
 

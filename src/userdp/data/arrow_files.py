@@ -35,7 +35,7 @@ def write_arrow(path: Path, columns: Mapping[str, pa.Array], mode: int = 0o644) 
         os.fsync(file.fileno())
 
 
-def read_arrow(path: Path, schema: pa.Schema, *, whole: bool = True) -> pa.RecordBatch:
+def read_arrow(path: Path, schema: pa.Schema) -> pa.RecordBatch:
     """What `write_table` wrote, over a memory map: nothing is copied.
 
     Guarantee: it has exactly these columns, within the bytes of the file: Arrow itself believes
@@ -44,7 +44,6 @@ def read_arrow(path: Path, schema: pa.Schema, *, whole: bool = True) -> pa.Recor
     Args:
         path: of the file.
         schema: the names and types of its columns.
-        whole: look at the length of every text and list too, at a cost that follows their number.
 
     Raises:
         OSError: there is no such file, or the disk refused.
@@ -53,7 +52,7 @@ def read_arrow(path: Path, schema: pa.Schema, *, whole: bool = True) -> pa.Recor
     try:
         with pa.memory_map(str(path)) as file:
             batch = pa.ipc.open_file(file).get_batch(0)
-        batch.validate(full=whole)
+        batch.validate(full=True)
     # Arrow's own errors are of the system's kinds too, but for the number that those have.
     except (pa.ArrowException, OSError, ValueError) as error:
         if isinstance(error, OSError) and error.errno is not None:

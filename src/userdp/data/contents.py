@@ -1,16 +1,20 @@
-"""What one generation of a store holds: segments of examples, and the index from users to them.
+"""What one generation of a store holds: its users, and the examples of each split.
 
-**The content hash** is that of users, splits and tokens, however they lie in files. Each (user,
-split) has a *chain* over its examples in order, c_0 = 0 and c_{i+1} = BLAKE2b(c_i, lengths, tokens
-and targets of example i). A chain can be prolonged without reading what it covers, so appending
-costs time in proportion to what is new. The store's hash is SHA-256 over the users in the order of
-their ids' bytes: id, and per split the number of examples and the chain.
+``users.arrow`` has a row for each user, in the order of their ids' bytes, of the columns `USERS`.
+A split's examples lie in plain files of numbers, user after user in the same order: all tokens one
+after another, and where each example begins among them (`Examples`). So a user's examples of a
+split are consecutive, and nothing but their number is needed to find them.
+
+**The content hash** is that of users, splits and tokens. Each (user, split) has a *chain* over its
+examples in order, c_0 = 0 and c_{i+1} = BLAKE2b(c_i, lengths, tokens and targets of example i),
+which an append prolongs without reading what it covers. The store's hash is SHA-256 over the users
+in the order of their ids' bytes: id, and per split the number of examples and the chain.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -19,40 +23,39 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from userdp.data import meta as layout
-from userdp.data.arrow_files import ends_of, numbers, pieces, read_arrow, write_arrow
+from userdp.core.errors import UseError
+from userdp.data.arrow_files import numbers
 from userdp.data.meta import StoreMeta
-from userdp.data.user_ids import HASH_BYTES, near_colliding, user_hash
+from userdp.data.splits import Split
+from userdp.data.user_ids import HASH_BYTES
 
 CHAIN_BYTES = 32
 NO_EXAMPLES = bytes(CHAIN_BYTES)
-_SPLITS = len(layout.SPLIT_CODES)
-NOTHING = NO_EXAMPLES * _SPLITS
-"""The chains of a user without examples."""
+"""The chain of no examples."""
 
-SPANS = pa.schema(
-    [
-        ("split", pa.uint8()),
-        ("user", pa.int64()),
-        ("segment", pa.int32()),
-        ("start", pa.int64()),
-        ("length", pa.int64()),
-        ("tokens", pa.int64()),
-    ]
-)
+
+def chain_of(split: Split) -> str:
+    """The column of the chains of a split; its numbers of examples are in the column ``split``."""
+    return f"{split} chain"
+
+
 USERS = pa.schema(
     [
         ("id", pa.large_binary()),
         ("hash", pa.binary(HASH_BYTES)),
         ("records", pa.int64()),
-        ("chains", pa.binary(len(NOTHING))),
+        ("joined", pa.int64()),
+        *((str(split), pa.int64()) for split in Split),
+        *((chain_of(split), pa.binary(CHAIN_BYTES)) for split in Split),
     ]
 )
+"""``hash`` is the `user_ids.user_hash`, ``records`` counts the user's stored records, ``joined`` is
+the number of the store's state in which the user joined."""
 
 
 @dataclass(frozen=True, slots=True)
-class Segment:
-    """Examples, one after another; those of a store lie in a memory map.
+class Examples:
+    """The examples of a split, over memory maps.
 
     Args:
         tokens: uint16 or uint32, flat.
@@ -65,135 +68,87 @@ class Segment:
     targets: NDArray[np.uint8] | None
 
     @classmethod
-    def open(cls, store: Path, meta: StoreMeta, number: int) -> Self:
-        """The segment at place ``number`` of `StoreMeta.segments`.
+    def open(cls, folder: Path, split: Split, meta: StoreMeta) -> Self:
+        """The examples of a split of the generation in ``folder``.
 
         Raises:
-            OSError: its file is not there.
-            UseError: it is damaged.
+            OSError: a file is not there.
+            UseError: one has another length than the store says.
         """
-        schema = {"tokens": pa.large_list(pa.type_for_alias(meta.token_dtype))}
-        if meta.loss_mask:
-            schema["targets"] = pa.large_list(pa.uint8())
-        rows = read_arrow(store / meta.files[number], pa.schema(schema), whole=False)
-        columns = {name: numbers(rows[name].values) for name in schema}
-        offsets = numbers(rows["tokens"].offsets)
-        return cls(columns["tokens"], offsets, columns.get("targets"))
-
-    def write(self, file: Path) -> None:
-        """Write what `open` reads."""
-        columns = {"tokens": self.tokens, "targets": self.targets}
-        offsets = pa.array(self.offsets)
-        write_arrow(
-            file,
-            {
-                name: pa.LargeListArray.from_arrays(offsets, pa.array(values))
-                for name, values in columns.items()
-                if values is not None
-            },
-        )
-
-    def only(self, begins: NDArray[np.int64], counts: NDArray[np.int64]) -> Segment:
-        """Examples ``begins[i]`` to ``begins[i] + counts[i]``, for each i, one after another."""
-        where = self.offsets[begins], self.offsets[begins + counts] - self.offsets[begins]
-        lengths = pieces(np.diff(self.offsets), begins, counts)
-        targets = None if self.targets is None else pieces(self.targets, *where)
-        return Segment(pieces(self.tokens, *where), ends_of(lengths), targets)
+        kinds, size = _kinds(meta), meta.totals["splits"][split]
+        columns = {name: _mapped(folder / f"{split}.{name}", kinds[name]) for name in kinds}
+        lengths = dict.fromkeys(kinds, size["tokens"]) | {"offsets": size["examples"] + 1}
+        if {name: len(column) for name, column in columns.items()} != lengths:
+            raise UseError(f"a file of the split {split} has another length than was written")
+        if columns["offsets"][-1] != size["tokens"]:
+            raise UseError(f"{split}.offsets leads beyond the tokens")
+        return cls(columns["tokens"], columns["offsets"], columns.get("targets"))
 
 
-@dataclass(frozen=True, slots=True)
-class Index:
-    """The users of a generation, and where their examples lie.
+def _kinds(meta: StoreMeta) -> dict[str, str]:
+    """The files of a split, and the type of the numbers in each."""
+    kinds = {"tokens": meta.token_dtype, "offsets": "<i8"}
+    return {**kinds, "targets": "u1"} if meta.loss_mask else kinds
+
+
+def _mapped(file: Path, kind: str) -> NDArray[Any]:
+    try:
+        # `asarray`, since slices of NumPy's own class of maps are slow; an empty file has no map.
+        return np.asarray(np.memmap(file, kind, "r")) if file.stat().st_size else np.zeros(0, kind)
+    except ValueError as error:  # no whole number of values
+        raise UseError(f"{file.name} was cut short") from error
+
+
+class ExampleFiles:
+    """The files of a split, while they are written; what `Examples` reads.
 
     Args:
-        ids: users, in order of their bytes but while a store is being written.
-        records: stored records of each.
-        chains: 96 bytes of each, a chain for each split.
-        spans: the columns of spans.arrow, ordered by (split, user).
+        folder: of the new generation.
+        split: whose examples they are.
+        meta: of the store.
+
+    Attributes:
+        tokens: how many were written.
     """
 
-    ids: Sequence[bytes]
-    records: Sequence[int]
-    chains: Sequence[bytes]
-    spans: dict[str, NDArray[Any]]
-
-    @classmethod
-    def empty(cls) -> Self:
-        """Nobody's."""
-        return cls([], [], [], {one.name: np.zeros(0, one.type.to_pandas_dtype()) for one in SPANS})
-
-    def write(self, folder: Path) -> None:
-        """The files of the index, into a new folder."""
-        folder.mkdir(parents=True)
-        columns = {
-            "id": self.ids,
-            "hash": [user_hash(user) for user in self.ids],
-            "records": self.records,
-            "chains": self.chains,
+    def __init__(self, folder: Path, split: Split, meta: StoreMeta) -> None:
+        self.tokens, self._kinds = 0, _kinds(meta)
+        self._files = {
+            name: (folder / f"{split}.{name}").open("xb", buffering=2**20) for name in self._kinds
         }
-        users = {one.name: pa.array(columns[one.name], one.type) for one in USERS}
-        write_arrow(folder / layout.USERS, users, 0o600)
-        write_arrow(folder / layout.SPANS, {k: pa.array(v) for k, v in self.spans.items()})
+        self._write(offsets=np.zeros(1))
 
-    @classmethod
-    def read(cls, folder: Path) -> Self:
-        """What `write` wrote."""
-        users = read_arrow(folder / layout.USERS, USERS)
-        ids, records, chains = (users[name].to_pylist() for name in ("id", "records", "chains"))
-        return cls(ids, records, chains, read_spans(folder))
+    def add(
+        self, tokens: NDArray[Any], lengths: NDArray[np.int64], targets: NDArray[np.uint8] | None
+    ) -> None:
+        """Write examples behind those that were written; see `Examples`."""
+        self._write(tokens=tokens, offsets=self.tokens + np.cumsum(lengths), targets=targets)
+        self.tokens += len(tokens)
 
-    def only(self, rows: Sequence[int]) -> Index:
-        """The index of these users alone, in this order: as if the others had never been there.
+    def _write(self, **columns: NDArray[Any] | None) -> None:
+        for name, values in columns.items():
+            if values is not None:
+                self._files[name].write(np.ascontiguousarray(values, self._kinds[name]).data)
 
-        Each user's spans keep their order.
-        """
-        place = np.full(len(self.ids), -1)
-        place[rows] = np.arange(len(rows))
-        user = place[self.spans["user"]]
-        by = np.lexsort((user, self.spans["split"]))
-        by = by[user[by] >= 0]
-        return Index(
-            [self.ids[row] for row in rows],
-            [self.records[row] for row in rows],
-            [self.chains[row] for row in rows],
-            {name: column[by] for name, column in {**self.spans, "user": user}.items()},
-        )
-
-    def totals(self) -> dict[str, Any]:
-        """`StoreMeta.totals`, but for the records that were read."""
-        splits = {}
-        for split, code in layout.SPLIT_CODES.items():
-            own = self.spans["split"] == code
-            user, length, tokens = (self.spans[k][own] for k in ("user", "length", "tokens"))
-            splits[str(split)] = {
-                "users": len(np.unique(user)),
-                "examples": int(length.sum()),
-                "tokens": int(tokens.sum()),
-            }
-        return {
-            "records_stored": sum(self.records),
-            "users": len(self.ids),
-            "near_colliding_users": near_colliding(self.ids),
-            "examples": int(self.spans["length"].sum()),
-            "tokens": int(self.spans["tokens"].sum()),
-            "splits": splits,
-        }
-
-    def content_hash(self, meta: StoreMeta) -> str:
-        """The content hash of the store that has this index."""
-        counts = np.zeros((len(self.ids), _SPLITS), dtype="<i8")
-        np.add.at(counts, (self.spans["user"], self.spans["split"]), self.spans["length"])
-        head = f"userdp content 2 {meta.seq_len} {int(meta.loss_mask)}"
-        whole = hashlib.sha256(head.encode())
-        for user, own, chains in zip(self.ids, counts, self.chains, strict=True):
-            whole.update(len(user).to_bytes(8, "little") + user + own.tobytes() + chains)
-        return whole.hexdigest()
+    def close(self) -> None:
+        """Force all to the disk."""
+        for file in self._files.values():
+            if not file.closed:
+                file.flush()
+                os.fsync(file.fileno())
+                file.close()
 
 
-def read_spans(folder: Path) -> dict[str, NDArray[Any]]:
-    """The columns of the span index, over a memory map."""
-    rows = read_arrow(folder / layout.SPANS, SPANS)
-    return {name: numbers(rows[name]) for name in SPANS.names}
+def content_hash(users: pa.RecordBatch, meta: StoreMeta) -> str:
+    """The content hash of the store that has these users."""
+    whole = hashlib.sha256(f"userdp content 2 {meta.seq_len} {int(meta.loss_mask)}".encode())
+    counts = np.stack([numbers(users[split]) for split in Split], axis=1).astype("<i8")
+    chains = zip(*(users[chain_of(split)] for split in Split), strict=True)
+    for user, own, chain in zip(users["id"], counts, chains, strict=True):
+        name = user.as_py()
+        whole.update(len(name).to_bytes(8, "little") + name + own.tobytes())
+        whole.update(b"".join(one.as_py() for one in chain))
+    return whole.hexdigest()
 
 
 def prolong(

@@ -1,38 +1,24 @@
-"""The check of a store's health: quick, before every charge, or of every byte.
+"""The check of a store's files against what was written: quick, before every charge, or whole.
 
-Quick: the sizes of all files, and blocks of them drawn at random; less than half a second for a
-store of any size, since people must not pay for a model of damaged text. Whole: every block of
-every file.
-
-``blocks.arrow`` of a generation holds the SHA-256 of every `BLOCK` bytes of its other files and of
-all segments; ``meta.json`` holds that of ``blocks.arrow``.
+``meta.json`` holds the size and the SHA-256 of each file of the generation that counts (`seal`).
+The quick check compares all sizes, which finds a copy that was cut short, and reads files, the
+smallest first, up to `QUICK_BYTES`: a small store whole. The whole check reads every file.
 """
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from random import SystemRandom
-
-import pyarrow as pa
 
 from userdp.core.errors import UseError, kind_of
 from userdp.core.files import digest_of_file
 from userdp.core.stages import NoProgress, Progress
-from userdp.data import meta as layout
-from userdp.data.arrow_files import read_arrow, write_arrow
-from userdp.data.meta import StoreMeta, read_meta
+from userdp.data.meta import Seal, StoreMeta, read_meta
 from userdp.data.user_store import UserStore
 
-BLOCK = 2**18
-_FILES = pa.schema([("file", pa.string()), ("size", pa.int64()), ("sha256", pa.large_binary())])
-"""``sha256`` is that of each `BLOCK` bytes of a file, one after another."""
-_DIGEST = hashlib.sha256().digest_size
-MOST_BLOCKS = 128
-"""32 MiB: a smaller store is read whole. Damage to a share f of all blocks is found with
-probability 1 - (1 - f)^128: 0.998 for a twentieth."""
+QUICK_BYTES = 2**25
+"""Takes some hundredths of a second to read."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -53,37 +39,12 @@ class Verification:
         return not self.problems
 
 
-def seal(store: Path, meta: StoreMeta, *, before: int = -1) -> str:
-    """Write ``blocks.arrow`` of a new generation, and return its SHA-256.
-
-    Args:
-        store: its folder.
-        meta: names the segments, and the new index, whose other files are written.
-        before: the generation before, which knows segments already; less than 0: there is none.
-    """
-    index = store / meta.index
-    known = {}
-    if before >= 0:
-        known = {name: one for name, *one in _read(store / layout.index_at(before))}
-    own = sorted(f"{meta.index}/{file.name}" for file in index.iterdir())
-    rows = [(name, *(known.get(name) or _described(store / name))) for name in (*own, *meta.files)]
-    columns = zip(_FILES, zip(*rows, strict=True), strict=True)
-    write_arrow(index / layout.BLOCKS, {f.name: pa.array(c, f.type) for f, c in columns})
-    return digest_of_file(index / layout.BLOCKS)
-
-
-def _described(path: Path) -> tuple[int, bytes]:
-    """A file's size, and the digests of its blocks."""
-    digests = []
-    with path.open("rb") as file:
-        while block := file.read(BLOCK):
-            digests.append(hashlib.sha256(block).digest())
-    return path.stat().st_size, b"".join(digests)
-
-
-def _read(index: Path) -> list[tuple[str, int, bytes]]:
-    rows = read_arrow(index / layout.BLOCKS, _FILES)
-    return list(zip(*(rows[name].to_pylist() for name in _FILES.names), strict=True))
+def seal(folder: Path) -> dict[str, Seal]:
+    """The sizes and digests of all files of a new generation."""
+    return {
+        file.name: Seal(size=file.stat().st_size, sha256=digest_of_file(file))
+        for file in sorted(folder.iterdir())
+    }
 
 
 def verify_store(
@@ -93,7 +54,7 @@ def verify_store(
 
     Args:
         path: the store.
-        quick: sizes and a sample only.
+        quick: see this file's head.
         progress: shows how far the work is, in bytes.
 
     Raises:
@@ -101,7 +62,7 @@ def verify_store(
     """
     meta = read_meta(path)
     problems = _differences(path, meta, quick=quick, progress=progress or NoProgress())
-    return Verification(files=5 + len(meta.segments), problems=tuple(problems))
+    return Verification(files=1 + len(meta.files), problems=tuple(problems))
 
 
 def require_intact(
@@ -136,48 +97,18 @@ def require_intact(
 
 
 def _differences(path: Path, meta: StoreMeta, *, quick: bool, progress: Progress) -> Iterator[str]:
-    """What of a store's files is not as it was written: each file once."""
-    try:
-        if digest_of_file(path / meta.index / layout.BLOCKS) != meta.blocks_sha256:
-            yield _other(f"{meta.index}/{layout.BLOCKS}")
-        files = _read(path / meta.index)
-        if not set(meta.files) <= {name for name, *_ in files}:
-            yield f"{layout.META} names segments of which nothing is known"
-    except (OSError, UseError) as error:
-        yield error.message if isinstance(error, UseError) else f"a file: {kind_of(error)}"
-        return
-    whole: list[tuple[str, int, bytes]] = []
-    for name, size, digests in files:
+    """Which of a store's files are not as they were written, and how they differ."""
+    done, total = 0, sum(written.size for written in meta.files.values())
+    progress.stage("checksums", min(total, QUICK_BYTES) if quick else total)
+    for name, written in sorted(meta.files.items(), key=lambda one: one[1].size):
+        file, done = path / meta.folder / name, done + written.size
         try:
-            now = (path / name).stat().st_size
+            size = file.stat().st_size
+            if size != written.size:
+                yield f"{name} has {size} bytes, and had {written.size}"
+            elif not (quick and done > QUICK_BYTES):
+                if digest_of_file(file) != written.sha256:
+                    yield f"{name} has other content than was written (its SHA-256 differs)"
+                progress.at(done)
         except OSError as error:
             yield f"{name}: {kind_of(error)}"
-            continue
-        if now != size:
-            yield f"{name} has {now} bytes, and had {size}"
-            continue
-        ends = range(_DIGEST, len(digests) + 1, _DIGEST)
-        whole += [(name, n * BLOCK, digests[e - _DIGEST : e]) for n, e in enumerate(ends)]
-    if quick:
-        whole = SystemRandom().sample(whole, min(len(whole), MOST_BLOCKS))
-    progress.stage("checksums", len(whole) * BLOCK)
-    wrong = set()
-    for number, (name, start, digest) in enumerate(whole, 1):
-        try:
-            if name not in wrong and _digest(path / name, start) != digest:
-                wrong.add(name)
-                yield _other(name)
-        except OSError as error:
-            wrong.add(name)
-            yield f"{name}: {kind_of(error)}"
-        progress.at(number * BLOCK)
-
-
-def _other(name: str) -> str:
-    return f"{name} has other content than was written (its SHA-256 differs)"
-
-
-def _digest(path: Path, start: int) -> bytes:
-    with path.open("rb") as file:
-        file.seek(start)
-        return hashlib.sha256(file.read(BLOCK)).digest()

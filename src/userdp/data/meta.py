@@ -3,48 +3,39 @@
 A store is a folder::
 
     STORE/
-      meta.json               `StoreMeta`: version, totals, drops, hashes, sources; it numbers the
-                              generation that counts, and its segments
-      index/00000/            one folder per generation
-        users.arrow           id: binary; hash: fixed-size binary(16); records: int64, stored
-                              records; chains: fixed-size binary(96), see
-                              `userdp.data.contents`. Row u is user u, in order of id bytes
-        spans.arrow           the span index: split uint8, user int64, segment int32, start int64,
-                              length int64, tokens int64
+      meta.json               `StoreMeta`: version, totals, drops, hashes, sources; it names the
+                              generation that counts
+      data/00000/             one folder per generation
+        users.arrow           a row for each user, in the order of ids' bytes: `contents.USERS`
         tokenizer.json        the tokenizer, byte for byte as it was given
-        blocks.arrow          digests of all files above and of all segments: `integrity`
-      segments/00000.arrow    a row is an example: tokens: list of uint16 (vocabulary up to 65,536)
-                              or uint32; targets: list of uint8, 1 where the loss counts that token.
-                              Only where ``meta.loss_mask`` is true; without it every token but an
-                              example's first is a target
+        train.tokens          all tokens of the split, one after another: uint16 (vocabulary up to
+                              65,536) or uint32, little-endian, without a header
+        train.offsets         int64: where each example begins among them, and where the last ends
+        train.targets         uint8: 1 where the loss counts that token. Only where
+                              ``meta.loss_mask`` is true; without it every token but an example's
+                              first is a target
+        held-out-users.…      the same files of the other two splits
+        held-out-examples.…
       ledger.jsonl            the privacy ledger of the people whose data it is, once there is one;
                               written by `userdp.ledger`, stays when the store is overwritten
       ledger.json             0600: where that ledger is, how far it was written, and when
       places.jsonl            0600: folders of runs and files of scores: `store_folder`
       runs/                   0700: of each run, its attempts and a lock
 
-All tables are Arrow IPC files of one record batch, uncompressed, so that each column is one
-array of the memory map: reading copies nothing.
-
-**Spans.** A user's examples in one split are the concatenation of that user's spans in that
-split; a span is examples ``start`` to ``start + length`` of the segment at place ``segment`` of
-`StoreMeta.segments`, and ``tokens`` tokens. Rows of ``spans.arrow`` are ordered by (split, user,
-order within the user).
-
-**Every change is a generation.** It writes new segments and a new folder of the index (small next
-to what is there), then swaps ``meta.json`` in one rename; what that does not name is deleted. An
-*append* adds segments and rewrites none, and who has the store open goes on reading the generation
-before. An *erasure* leaves the person out: of the index, and of the segments that held text of
-theirs, which are written anew and take the places of the old ones. The store is then, to its
-content hash, the one that would have been prepared without them. *Replacing* a store names nothing
-of what was there.
+Files of tokens are read over memory maps: nothing is copied but the rows that are asked for.
 
 **Order.** Users by the bytes of their ids; a user's records as in the source; a user's held-out
-examples lie after the training ones.
+examples in a split of their own.
 
-**Atomicity.** A new store is an append to an empty one, in a hidden folder beside its place, which
-is synced and then renamed. A kill at any moment leaves no store, the old one or the new one. What
-``meta.json`` does not name is what a killed run left; the next change removes it.
+**Every change is a generation.** It writes all of the store anew, beside the generation that
+counts, and lets the new one count by one rename of ``meta.json``; what that does not name is
+deleted. Who has the store open goes on reading the generation before. An *append* puts users and
+examples in their places; an *erasure* leaves the person out, so that the store is, to its content
+hash, the one that would have been prepared without them; *replacing* a store takes nothing over.
+
+**Atomicity.** A new store is written in a hidden folder beside its place, which is synced and then
+renamed. A kill at any moment leaves no store, the old one or the new one. What ``meta.json`` does
+not name is what a killed change left; the next one removes it.
 
 **What is private.** All of it except the tokenizer and ``store_id``: token data, ids, counts
 and also ``content_sha256``, which is an exact function of everybody's text (whoever holds all of
@@ -65,21 +56,14 @@ from userdp.core.vocabulary import Adjacency
 from userdp.data.splits import Split
 
 FORMAT_NAME = "userdp-store"
-FORMAT_VERSION = 5
+FORMAT_VERSION = 6
 
 META = "meta.json"
-TOKENIZER = "tokenizer.json"
+GENERATIONS = "data"
 USERS = "users.arrow"
-SPANS = "spans.arrow"
-BLOCKS = "blocks.arrow"
-INDEX, SEGMENTS = "index", "segments"
+TOKENIZER = "tokenizer.json"
 LEDGER, LEDGER_PLACE, LEDGER_RUNS = "ledger.jsonl", "ledger.json", "runs"
 PLACES = "places.jsonl"
-
-SPLIT_CODES = {Split.TRAIN: 0, Split.HELD_OUT_USERS: 1, Split.HELD_OUT_EXAMPLES: 2}
-
-SEGMENT_TOKENS = 2**25
-"""A segment is written once it holds this many tokens (64 or 128 MB), which wait in memory."""
 
 MIN_SEQ_LEN = 2
 MAX_SEQ_LEN = 2**20
@@ -94,14 +78,9 @@ def token_dtype(vocab_size: int) -> str:
     return "uint16" if vocab_size <= 2**16 else "uint32"
 
 
-def index_at(number: int) -> str:
+def generation_at(number: int) -> str:
     """The folder of a generation, within the store's."""
-    return f"{INDEX}/{number:05d}"
-
-
-def segment_at(number: int) -> str:
-    """The file of a segment, within the store's folder."""
-    return f"{SEGMENTS}/{number:05d}.arrow"
+    return f"{GENERATIONS}/{number:05d}"
 
 
 class StateKind(StrEnum):
@@ -123,24 +102,18 @@ class State:
     Args:
         id: 32 hex digits.
         kind: how it came about.
-        segments: how many the store had from then on. Appending adds segments and an erasure keeps
-            their places, so that the first segment with text of a user tells when they joined.
     """
 
     id: str
     kind: StateKind
-    segments: int
 
 
-def joined_at(states: tuple[State, ...], first_segment: int) -> int:
-    """The number of the state (from 0) in which a user joined whose first text lies there.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Seal:
+    """How a file was written: its size in bytes, and its SHA-256."""
 
-    >>> one = State(id="a", kind=StateKind.PREPARED, segments=2)
-    >>> two = State(id="b", kind=StateKind.APPENDED, segments=3)
-    >>> [joined_at((one, two), segment) for segment in (0, 1, 2)]
-    [0, 0, 1]
-    """
-    return next(number for number, state in enumerate(states) if first_segment < state.segments)
+    size: int
+    sha256: str
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -163,9 +136,7 @@ class StoreMeta:
         drops: records dropped, by reason.
         example_drops: examples dropped from stored records, by reason.
         generation: its number.
-        segments: the numbers of the segments. Numbers, since a name that somebody edited could
-            lead out of the store.
-        blocks_sha256: of the generation's blocks.arrow, which holds digests of all other files.
+        files: of each file of the generation, how it was written; see `userdp.data.integrity`.
         states: what the store held after each change, the last of which is now.
         loss_mask: whether the loss counts marked tokens alone (conversations).
         ownership: how records of several users were given to one: ``rule`` ("single",
@@ -185,9 +156,8 @@ class StoreMeta:
     format_version: int = FORMAT_VERSION
     store_id: str = ""
     content_sha256: str = ""
-    blocks_sha256: str = ""
     generation: int = -1
-    segments: tuple[int, ...] = ()
+    files: dict[str, Seal] = field(default_factory=dict)
     states: tuple[State, ...] = ()
     sources: tuple[dict[str, Any], ...] = ()
     drops: dict[str, int] = field(default_factory=dict)
@@ -214,14 +184,9 @@ class StoreMeta:
         return token_dtype(self.vocab_size)
 
     @property
-    def index(self) -> str:
+    def folder(self) -> str:
         """The folder of the generation, within the store's."""
-        return index_at(self.generation)
-
-    @property
-    def files(self) -> list[str]:
-        """The segments' files, within the store's folder."""
-        return [segment_at(number) for number in self.segments]
+        return generation_at(self.generation)
 
     def to_dict(self) -> dict[str, Any]:
         """As plain values, for JSON."""

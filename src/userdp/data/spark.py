@@ -1,7 +1,7 @@
 """Bring each user's records together with Apache Spark: what DuckDB does, on many machines.
 
-This process writes the records to one file of Parquet; Spark deals them out by user, sorts each
-part and writes it, in Java alone; this process reads the sorted parts one after another. A task
+This process writes the records to one file of Parquet; Spark sorts them and writes them in parts,
+in Java alone; this process reads the sorted parts one after another. A task
 that fails, or whose machine is lost, is tried again by Spark, which keeps the files of successful
 tasks only.
 """
@@ -28,7 +28,7 @@ from userdp.data.records import BLOCK
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_BY, _ORDER = ("user",), ("user", "place")
+_ORDER = ("user", "place")
 _GROUP_BYTES = 2**25
 """Of a sorted part's row groups, each of which is read at once."""
 _PATTERN = re.compile(r"([{}\[\]*?\\])")
@@ -42,8 +42,8 @@ class SparkGrouping:
 
     Spark runs where ``SPARK_CONF_DIR`` or ``PYSPARK_SUBMIT_ARGS`` say, or is the session that is
     active; else it runs on this machine, its Java within ``memory_limit`` (and at least 512 MB). On
-    a cluster ``folder`` must lie where all its machines see it. A user whose records are more than
-    a task's memory holds is sorted on its disk.
+    a cluster ``folder`` must lie where all its machines see it. Records that
+    are more than a task's memory holds are sorted on its disk.
 
     Args:
         folder: for the working files, some twice the size of the text compressed, and Spark's
@@ -83,12 +83,12 @@ class SparkGrouping:
         """Bring users' records together."""
         path = _PATTERN.sub(r"\\\1", str(self._records))
         with session(self._spill, heap=self._heap) as spark, spark_errors():
-            parts = spark.read.parquet(path).repartition(*_BY).sortWithinPartitions(*_ORDER)
-            parts.write.option("parquet.block.size", _GROUP_BYTES).parquet(str(self._sorted))
+            rows = spark.read.parquet(path).orderBy(*_ORDER)
+            rows.write.option("parquet.block.size", _GROUP_BYTES).parquet(str(self._sorted))
         self._records.unlink()
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """All records, each user's one after another in their order, in blocks."""
+        """All records by (user bytes, place), in blocks."""
         for path in sorted(self._sorted.glob("part-*")):
             with pq.ParquetFile(path) as file:
                 for group in range(file.num_row_groups):

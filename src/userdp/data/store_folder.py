@@ -42,10 +42,7 @@ def clear(folder: Path, meta: StoreMeta) -> None:
     """Remove from a store's folder what ``meta`` does not name; call it under the lock."""
     sweep(folder)
     for entry in _unnamed(folder, meta):
-        if entry.is_dir():
-            shutil.rmtree(entry, ignore_errors=True)
-        else:
-            entry.unlink(missing_ok=True)
+        shutil.rmtree(entry, ignore_errors=True)
 
 
 def finish_erasure(folder: Path, meta: StoreMeta) -> None:
@@ -60,9 +57,8 @@ def finish_erasure(folder: Path, meta: StoreMeta) -> None:
 
 
 def _unnamed(folder: Path, meta: StoreMeta) -> list[Path]:
-    named = {folder / name for name in (meta.index, *meta.files)}
-    there = [*folder.glob(f"{layout.INDEX}/*"), *folder.glob(f"{layout.SEGMENTS}/*")]
-    return [entry for entry in there if entry not in named]
+    there = folder.glob(f"{layout.GENERATIONS}/*")
+    return [entry for entry in there if entry != folder / meta.folder]
 
 
 def _locked(folder: Path) -> AbstractContextManager[None]:

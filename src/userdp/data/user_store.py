@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from itertools import pairwise
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +11,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from userdp.core.errors import UseError
 from userdp.data import meta as layout
-from userdp.data.arrow_files import ends_of, members_of, pieces, read_arrow
-from userdp.data.contents import USERS, Segment, read_spans
+from userdp.data.arrow_files import ends_of, numbers, pieces, read_arrow
+from userdp.data.contents import USERS, Examples
 from userdp.data.meta import StoreMeta, read_meta
 from userdp.data.splits import Split
 from userdp.data.store_folder import finish_erasure
@@ -58,18 +57,15 @@ class UserStore:
         meta: its facts; operator-only but for ``store_id`` (see `userdp.data.meta`).
 
     Attributes:
-        segments: all of them, for verifying.
+        table: the columns `userdp.data.contents.USERS`, a row for each user. Operator-only.
+        examples: of each split.
     """
 
     def __init__(self, path: Path, meta: StoreMeta) -> None:
-        self.path = path
-        self.meta = meta
-        self.segments = [Segment.open(path, meta, number) for number in range(len(meta.segments))]
-        # Read at once: a later change removes the files.
-        self._users = read_arrow(path / meta.index / layout.USERS, USERS)
-        self._spans = read_spans(path / meta.index)
-        words = self._users["hash"].buffers()[1] or b""
-        self._hashes = np.frombuffer(words, "<u8", 2 * len(self._users)).reshape(-1, 2)
+        self.path, self.meta = path, meta
+        # All files are mapped at once: a later change removes them.
+        self.table = read_arrow(path / meta.folder / layout.USERS, USERS)
+        self.examples = {split: Examples.open(path / meta.folder, split, meta) for split in Split}
 
     def __fspath__(self) -> str:
         return str(self.path)
@@ -119,12 +115,12 @@ class UserStore:
     @property
     def tokenizer_path(self) -> Path:
         """The copy of tokenizer.json that the tokens were made with."""
-        return self.path / self.meta.index / layout.TOKENIZER
+        return self.path / self.meta.folder / layout.TOKENIZER
 
     @property
     def users(self) -> int:
         """Users in all splits. Operator-only."""
-        return len(self._hashes)
+        return len(self.table)
 
     def split(self, name: Split | str) -> StoreSplit:
         """One split: ``Split.TRAIN``, ``HELD_OUT_USERS`` or ``HELD_OUT_EXAMPLES``."""
@@ -134,18 +130,17 @@ class UserStore:
             raise UseError(
                 f"no split is named {str(name)!r}", hint=f"one of: {', '.join(Split)}"
             ) from None
-        code = layout.SPLIT_CODES[split]
-        first, last = np.searchsorted(self._spans["split"], [code, code + 1])
-        spans = {key: values[first:last] for key, values in self._spans.items()}
-        return StoreSplit(split, self.segments, spans, self._hashes)
-
-    def spans(self) -> dict[str, NDArray[Any]]:
-        """The columns of the span index."""
-        return self._spans
+        hashes = np.frombuffer(self.table["hash"].buffers()[1] or b"", "<u8", 2 * self.users)
+        counts = numbers(self.table[split])
+        return StoreSplit(split, self.examples[split], counts, hashes.reshape(-1, 2))
 
     def user_ids(self) -> list[bytes]:
         """Users' ids as UTF-8, by row. Operator-only."""
-        return list(self._users["id"].to_pylist())
+        return list(self.table["id"].to_pylist())
+
+    def joined(self) -> NDArray[np.int64]:
+        """int64 (users,): the place in ``meta.states`` of the state in which each user joined."""
+        return numbers(self.table["joined"])
 
 
 class StoreSplit:
@@ -154,33 +149,31 @@ class StoreSplit:
     Users are numbered from 0 among those with examples in this split, in the order of their ids'
     bytes; examples from 0 within each user's part of it.
 
+    Args:
+        name: which split.
+        held: its examples, user after user.
+        counts: int64 (users of the store,), how many of them are each user's.
+        hashes: uint64 (users of the store, 2), each user's public-salt hash.
+
     Attributes:
         name: which split.
-        counts: int64 (users,), examples of each user. Operator-only.
         rows: int64 (users,), each user's row in the whole store.
-        user_hashes: uint64 (users, 2), each user's public-salt hash, for `selection`.
+        counts: int64 (users,), examples of each user. Operator-only.
+        user_hashes: uint64 (users, 2), for `selection`.
     """
 
     def __init__(
         self,
         name: Split,
-        segments: list[Segment],
-        spans: dict[str, NDArray[Any]],
+        held: Examples,
+        counts: NDArray[np.int64],
         hashes: NDArray[np.uint64],
     ) -> None:
-        self.name = name
-        self._segments = segments
-        self._span_segment: NDArray[np.int32] = spans["segment"]
-        self._span_start: NDArray[np.int64] = spans["start"]
-        self._span_first = ends_of(spans["length"])
-        user = spans["user"]
-        first_span = np.flatnonzero(np.diff(user, prepend=-1))
-        self.rows: NDArray[np.int64] = user[first_span]
-        self._user_spans = np.append(first_span, len(user))
-        self._token_first = ends_of(spans["tokens"])
-        self._user_first = self._span_first[self._user_spans]
-        self.counts: NDArray[np.int64] = np.diff(self._user_first)
+        self.name, self._held = name, held
+        self.rows: NDArray[np.int64] = np.flatnonzero(counts)
+        self.counts: NDArray[np.int64] = counts[self.rows]
         self.user_hashes: NDArray[np.uint64] = hashes[self.rows]
+        self._first = ends_of(self.counts)
 
     def gather(self, users: ArrayLike, examples: ArrayLike) -> TokenRows:
         """The tokens of example ``examples[r]`` of user ``users[r]``, for each r, in that order.
@@ -194,14 +187,12 @@ class StoreSplit:
         Raises:
             IndexError: an index is out of range.
         """
-        segment, row = self._places(users, examples)
-        return self._copy(segment, *self._extents(segment, row))
+        return self._copy(*self._extents(users, examples))
 
     @property
     def token_counts(self) -> NDArray[np.int64]:
         """int64 (users,): tokens of each user's examples, one after another. Operator-only."""
-        counts: NDArray[np.int64] = np.diff(self._token_first[self._user_spans])
-        return counts
+        return np.diff(self._held.offsets[self._first])
 
     def gather_tokens(self, users: ArrayLike, starts: ArrayLike, length: int) -> TokenRows:
         """``length`` tokens from place ``starts[r]`` of all of user ``users[r]``'s tokens.
@@ -220,69 +211,26 @@ class StoreSplit:
         Source: "random chunk" of Chua et al. 2024, Section 5.1.
         """
         user, start = require_places(users, starts, self.token_counts, what="start")
-        first, bounds = self._token_first, self._user_spans
-        begin = first[bounds[user]] + start
-        end = np.minimum(begin + length, first[bounds[user + 1]])
-        # The spans that each row crosses, and what it takes of each.
-        low = np.searchsorted(first, begin, side="right") - 1
-        crossed = np.searchsorted(first, end, side="left") - low
-        row, place = members_of(crossed)
-        span = low[row] + place
-        inside = np.maximum(begin[row], first[span])
-        taken = np.minimum(end[row], first[span + 1]) - inside
-        segment = self._span_segment[span]
-        begins, _ = self._extents(segment, self._span_start[span])
-        rows = self._copy(segment, begins + inside - first[span], taken)
-        return replace(rows, offsets=ends_of(end - begin))
-
-    def _extents(
-        self, segment: NDArray[np.int32], row: NDArray[np.int64]
-    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Where the tokens of each example begin in its segment, and how many they are."""
-        begins, ends = np.empty(len(row), dtype=np.int64), np.empty(len(row), dtype=np.int64)
-        for number in np.unique(segment):
-            where = np.flatnonzero(segment == number)
-            offsets = self._segments[number].offsets
-            begins[where], ends[where] = offsets[row[where]], offsets[row[where] + 1]
-        return begins, ends - begins
-
-    def _copy(
-        self, segment: NDArray[np.int32], begins: NDArray[np.int64], lengths: NDArray[np.int64]
-    ) -> TokenRows:
-        """The tokens of pieces of segments, one after another."""
-        first = np.flatnonzero(np.diff(segment, prepend=-1)).tolist()
-        runs = [
-            (self._segments[segment[begin]], slice(begin, end))
-            for begin, end in pairwise([*first, len(segment)])
-        ]
-
-        def column(name: str) -> NDArray[Any]:
-            nothing = [getattr(one, name)[:0] for one in self._segments[:1]] or [np.empty(0, "u2")]
-            parts = [pieces(getattr(one, name), begins[at], lengths[at]) for one, at in runs]
-            return np.concatenate(parts or nothing)
-
-        masked = bool(self._segments) and self._segments[0].targets is not None
-        targets = column("targets").view(np.bool_) if masked else None
-        return TokenRows(column("tokens"), ends_of(lengths), targets)
+        borders = self._held.offsets[self._first]
+        begins = borders[user] + start
+        return self._copy(begins, np.minimum(length, borders[user + 1] - begins))
 
     def lengths(self, users: ArrayLike, examples: ArrayLike) -> NDArray[np.int64]:
         """int64 (rows,): tokens of each example; reads no tokens. Arguments as in `gather`."""
-        segment, row = self._places(users, examples)
-        return self._extents(segment, row)[1]
+        return self._extents(users, examples)[1]
 
-    def _places(
+    def _extents(
         self, users: ArrayLike, examples: ArrayLike
-    ) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-        """The segment of each example and its number there."""
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Where the tokens of each example begin, and how many they are."""
         user, example = require_places(users, examples, self.counts, what="example index")
-        number = self._user_first[user] + example
-        span = self._user_spans[user]
-        several = np.flatnonzero(self._user_spans[user + 1] - span > 1)
-        if several.size:
-            after = np.searchsorted(self._span_first, number[several], side="right")
-            span[several] = after - 1
-        row = self._span_start[span] + (number - self._span_first[span])
-        return self._span_segment[span], row
+        row, offsets = self._first[user] + example, self._held.offsets
+        return offsets[row], offsets[row + 1] - offsets[row]
+
+    def _copy(self, begins: NDArray[np.int64], lengths: NDArray[np.int64]) -> TokenRows:
+        marks = self._held.targets
+        targets = None if marks is None else pieces(marks, begins, lengths).view(np.bool_)
+        return TokenRows(pieces(self._held.tokens, begins, lengths), ends_of(lengths), targets)
 
 
 def require_places(

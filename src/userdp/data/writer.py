@@ -1,39 +1,55 @@
 """Change a user store: all of it, or nothing. One way for new stores, appends and erasures.
 
 Every change writes the next generation beside the one that counts, syncs it, and lets it count by
-one rename of ``meta.json`` (`commit`); a new store is written in a hidden folder and renamed as a
-whole. What the store does not name any more goes when the change ends, or after a kill with the
-next one. A store that replaces another is the next generation in the same folder, of which nobody
-is in the one before; so its privacy ledger stays where it is.
+one rename of ``meta.json``; a new store is written in a hidden folder and renamed as a whole. Users
+come in the order of their ids' bytes, and the users of the generation before are merged in between:
+that is an append; an erasure merges all but one. What the store does not name any more goes when
+the change ends, or after a kill with the next one. A store that replaces another is the next
+generation in the same folder, of which nobody is in the one before; so its privacy ledger stays
+where it is.
 """
 
 from __future__ import annotations
 
-import os
 import secrets
 import shutil
+from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from userdp.core.errors import UseError
 from userdp.core.files import in_the_way, sweep, sync, whole_folder, write_file, write_json
 from userdp.data import meta as layout
-from userdp.data.arrow_files import ends_of
-from userdp.data.contents import CHAIN_BYTES, NOTHING, SPANS, Index, Segment, prolong
+from userdp.data.arrow_files import ends_of, numbers, write_arrow
+from userdp.data.contents import (
+    NO_EXAMPLES,
+    USERS,
+    ExampleFiles,
+    chain_of,
+    content_hash,
+    prolong,
+)
 from userdp.data.integrity import seal
 from userdp.data.meta import State, StateKind, StoreMeta, is_store, read_meta
 from userdp.data.records import Tally
 from userdp.data.splits import Split
 from userdp.data.store_folder import changing
 from userdp.data.tokenize import StoreTokenizer
+from userdp.data.user_ids import near_colliding, user_hash
 from userdp.data.user_store import UserStore
+
+_EXAMPLES_AT_ONCE, _MOST_ROWS, _FEW = 2**20, 2**14, 2**9
+"""Examples of the generation before that are copied at once; users whose rows wait as Python's
+objects; and users of the generation before for whom a table of Arrow's would cost more."""
 
 
 class StoreWriter:
@@ -60,7 +76,6 @@ class StoreWriter:
         fractions: tuple[float, float] = (0.0, 0.0),
         loss_mask: bool = False,
         overwrite: bool = False,
-        segment_tokens: int = layout.SEGMENT_TOKENS,
     ) -> Iterator[Self]:
         """The writer of a new store at ``out``.
 
@@ -72,7 +87,6 @@ class StoreWriter:
             loss_mask: whether each write brings targets.
             overwrite: replace the store that lies at ``out``; its privacy ledger stays, since the
                 people stay charged for what was released.
-            segment_tokens: a segment is written once it holds this many.
 
         Raises:
             UseError: something lies at ``out`` and ``overwrite`` is false, it is not a store, or
@@ -90,66 +104,78 @@ class StoreWriter:
             loss_mask=loss_mask,
         )
         if place.exists():
-            with changing(place):
-                yield cls(place, meta, tokenizer, Index.empty(), segment_tokens)
+            with changing(place), closing(cls(place, meta, tokenizer)) as writer:
+                yield writer
             return
         place.parent.mkdir(parents=True, exist_ok=True)
         with whole_folder(place, mode=0o700) as folder:
-            writer = cls(folder, meta, tokenizer, Index.empty(), segment_tokens)
-            yield writer
+            with closing(cls(folder, meta, tokenizer)) as writer:
+                yield writer
             assert writer.meta.states, "a writer finishes"
             _require_free(place, overwrite=False)
 
     @classmethod
     @contextmanager
-    def append(cls, store: Path, *, segment_tokens: int = layout.SEGMENT_TOKENS) -> Iterator[Self]:
+    def append(cls, store: Path) -> Iterator[Self]:
         """The writer of more users, or more of the same users, into the store at ``store``.
 
-        Segments are never rewritten, and readers that have the store open keep the generation
-        that they opened. One appender at a time: the store's folder is locked. The store gets a
-        new ``store_id`` and content hash, as it is other data: a run that began before refuses to
-        resume on it.
+        Readers that have the store open keep the generation that they opened. One appender at a
+        time: the store's folder is locked. The store gets a new ``store_id`` and content hash, as
+        it is other data: a run that began before refuses to resume on it.
 
         Args:
             store: the store's place.
-            segment_tokens: as in `create`.
 
         Raises:
             UseError: no store of this version is there, or another process changes it.
         """
         folder = store.absolute()
         read_meta(folder)
-        with changing(folder):
-            opened = UserStore.open(folder, fixed_graph=True)
-            meta, index = opened.meta, Index.read(folder / opened.meta.index)
-            words = StoreTokenizer.load(opened.tokenizer_path).with_end(meta.end_of_text_id)
-            yield cls(folder, meta, words, index, segment_tokens)
+        with changing(folder), closing(cls.over(folder)) as writer:
+            yield writer
+
+    @classmethod
+    def over(cls, folder: Path) -> Self:
+        """The writer of a generation that takes over the users of the store in ``folder``."""
+        old = UserStore.open(folder, fixed_graph=True)
+        words = StoreTokenizer.load(old.tokenizer_path).with_end(old.meta.end_of_text_id)
+        return cls(folder, old.meta, words, old)
 
     def __init__(
         self,
         folder: Path,
         meta: StoreMeta,
         tokenizer: StoreTokenizer,
-        index: Index,
-        segment_tokens: int,
+        old: UserStore | None = None,
     ) -> None:
         self.folder, self.meta, self.tokenizer = folder, meta, tokenizer
-        self._index, self._segment_tokens = index, segment_tokens
-        self._row = {user: row for row, user in enumerate(index.ids)}
-        self._records, self._chains = list(index.records), list(map(bytearray, index.chains))
-        self._spans: list[list[int]] = []
-        self._segments = list(meta.segments)
-        self._waiting: list[tuple[Any, ...]] = []  # tokens, lengths, targets of the next segment
-        self._tokens = self._examples = 0  # of it
+        self._old_ids = [] if old is None else old.user_ids()
+        self._old, self._next = old, 0  # the first row of the old store that is not taken over
+        self._first = {s: ends_of(numbers(old.table[s])) for s in Split} if old else {}
+        self._tables = [pa.RecordBatch.from_pylist([], USERS)]  # the users' rows
+        self._rows: list[dict[str, Any]] = []  # the last of them
+        # Above all that lies there, so that no generation is taken for one that it replaces.
+        there = (folder / layout.GENERATIONS).glob("[0-9]*")
+        self._number = max([meta.generation + 1, *(1 + int(one.name) for one in there)])
+        self._place = folder / layout.generation_at(self._number)
+        self._place.mkdir(parents=True)
+        self._files = {split: ExampleFiles(self._place, split, meta) for split in Split}
+
+    def close(self) -> None:
+        """Close the files that are written."""
+        for files in self._files.values():
+            files.close()
 
     def is_new(self, user: bytes) -> bool:
         """Whether the store held nothing of ``user`` before this change."""
-        return self._row.get(user, len(self._row)) >= len(self._index.ids)
+        return self._old_row(user) is None
 
     def records_of(self, user: bytes) -> int:
         """Stored records of ``user`` so far, those that the store held before included."""
-        row = self._row.get(user)
-        return 0 if row is None else self._records[row]
+        if self._rows and self._rows[-1]["id"] == user:
+            return int(self._rows[-1]["records"])
+        row = self._old_row(user)
+        return int(self._old.table["records"][row].as_py()) if self._old and row is not None else 0
 
     def write(
         self,
@@ -164,8 +190,8 @@ class StoreWriter:
         """Append examples to ``split`` of ``user``.
 
         Args:
-            user: its id.
-            split: one call per split and user is best: each may cost a span.
+            user: its id; users come in the order of their ids' bytes.
+            split: whose examples they are.
             tokens: flat, ids below the vocabulary size.
             lengths: int64 (examples,), of each example; their sum is ``len(tokens)``.
             targets: uint8, parallel to the tokens; if and only if the store has a loss mask.
@@ -175,25 +201,13 @@ class StoreWriter:
             return
         assert lengths.sum() == len(tokens), "lengths add up to the tokens"
         assert (targets is not None) is self.meta.loss_mask, "targets come with a loss mask alone"
-        if self._tokens >= self._segment_tokens:
-            self._close_segment()
-        row = self._row.setdefault(user, len(self._row))
-        if row == len(self._records):
-            self._records.append(0)
-            self._chains.append(bytearray(NOTHING))
-        self._records[row] += records
-        code = layout.SPLIT_CODES[split]
-        part = slice(CHAIN_BYTES * code, CHAIN_BYTES * (code + 1))
-        chain = self._chains[row]
-        chain[part] = prolong(bytes(chain[part]), tokens, lengths, targets)
-        here, added = [code, row, len(self._segments)], (len(lengths), len(tokens))
-        if self._spans and self._spans[-1][:3] == here:  # as these lie behind it
-            self._spans[-1][4:] = map(sum, zip(self._spans[-1][4:], added, strict=True))
-        else:
-            self._spans.append([*here, self._examples, *added])
-        self._waiting.append((tokens.astype(self.meta.token_dtype), lengths, targets))
-        self._examples += len(lengths)
-        self._tokens += len(tokens)
+        if not (self._rows and self._rows[-1]["id"] == user):
+            self._begin(user)
+        row, chain = self._rows[-1], chain_of(split)
+        row["records"] += records
+        row[split] += len(lengths)
+        row[chain] = prolong(row[chain], tokens, lengths, targets)
+        self._files[split].add(tokens, lengths, targets)
 
     def finish(
         self, *, source: dict[str, Any], tally: Tally, ownership: dict[str, Any] | None = None
@@ -206,41 +220,130 @@ class StoreWriter:
             ownership: replaces the store's (see `StoreMeta`); None: it stays.
         """
         tally.balance()
-        self._close_segment()
         old, store_id = self.meta, secrets.token_hex(16)
         kind = StateKind.APPENDED if old.states else StateKind.PREPARED
-        meta = replace(
-            old,
-            store_id=store_id,
-            sources=(*old.sources, source),
-            drops=dict(sorted((Counter(old.drops) + tally.drops).items())),
-            example_drops=dict(sorted((Counter(old.example_drops) + tally.example_drops).items())),
-            segments=tuple(self._segments),
-            ownership=ownership or old.ownership,
-            states=(*old.states, State(id=store_id, kind=kind, segments=len(self._segments))),
+        return self._commit(
+            replace(
+                old,
+                store_id=store_id,
+                sources=(*old.sources, source),
+                drops=_summed(old.drops, tally.drops),
+                example_drops=_summed(old.example_drops, tally.example_drops),
+                ownership=ownership or old.ownership,
+                states=(*old.states, State(id=store_id, kind=kind)),
+            ),
+            read=tally.records_read,
         )
-        new = np.array(self._spans, dtype=np.int64).reshape(-1, len(SPANS)).T
-        spans = {
-            name: np.append(before, column.astype(before.dtype))
-            for (name, before), column in zip(self._index.spans.items(), new, strict=True)
-        }
-        index = Index(list(self._row), self._records, list(map(bytes, self._chains)), spans)
-        ordered = index.only(sorted(range(len(index.ids)), key=index.ids.__getitem__))
-        self.meta = commit(
-            self.folder, meta, ordered, self.tokenizer.content, read=tally.records_read
+
+    def finish_without(self, row: int) -> StoreMeta:
+        """Write the generation without the user at ``row`` of the old store; see `finish`."""
+        assert self._old is not None, "somebody is left out of a store"
+        self._take_over(row)
+        self._next = row + 1
+        erased = State(id=secrets.token_hex(16), kind=StateKind.ERASED)
+        return self._commit(
+            replace(self.meta, states=(*self.meta.states, erased)),
+            read=-self._old.table["records"][row].as_py(),
         )
+
+    def _old_row(self, user: bytes) -> int | None:
+        row = bisect_left(self._old_ids, user)
+        return row if self._old_ids[row : row + 1] == [user] else None
+
+    def _begin(self, user: bytes) -> None:
+        """A row for ``user``, after those of all users before, with what the store held of them."""
+        last = self._tables[-1]["id"][-1:].to_pylist()
+        before = self._rows[-1]["id"] if self._rows else last[0] if last else b""
+        assert before < user, "users come in the order of their ids' bytes"
+        row = self._old_row(user)
+        self._take_over(bisect_left(self._old_ids, user))
+        if len(self._rows) >= _MOST_ROWS:
+            self._close_rows()
+        if self._old is not None and row is not None:
+            self._copy_examples(row, row + 1)
+            self._next = row + 1
+            self._rows += self._old.table.slice(row, 1).to_pylist()
+        else:
+            facts = {"hash": user_hash(user), "records": 0, "joined": len(self.meta.states)}
+            counts = {str(split): 0 for split in Split}
+            chains = {chain_of(split): NO_EXAMPLES for split in Split}
+            self._rows.append({"id": user, **facts, **counts, **chains})
+
+    def _close_rows(self) -> None:
+        self._tables.append(pa.RecordBatch.from_pylist(self._rows, USERS))
+        self._rows = []
+
+    def _take_over(self, end: int) -> None:
+        """Take over the users of the old store that are left before row ``end``."""
+        if self._old is not None and end > self._next:
+            users = self._old.table.slice(self._next, end - self._next)
+            if len(users) < _FEW:
+                self._rows += users.to_pylist()
+            else:
+                self._close_rows()
+                self._tables.append(users)
+            self._copy_examples(self._next, end)
+            self._next = end
+
+    def _copy_examples(self, row: int, end: int) -> None:
+        """Copy the examples of the old store's users at ``row`` to ``end``."""
+        assert self._old is not None
+        for split, files in self._files.items():
+            held = self._old.examples[split]
+            first = self._first[split]
+            for at in range(first[row], first[end], _EXAMPLES_AT_ONCE):
+                offsets = held.offsets[at : min(at + _EXAMPLES_AT_ONCE, first[end]) + 1]
+                here = slice(offsets[0], offsets[-1])
+                targets = None if held.targets is None else held.targets[here]
+                files.add(held.tokens[here], np.diff(offsets), targets)
+
+    def _commit(self, meta: StoreMeta, *, read: int) -> StoreMeta:
+        """Let the generation count; return its facts.
+
+        Guarantee: killed at any moment, the store is of the generation before or of this one.
+
+        Args:
+            meta: with the totals of the generation before.
+            read: records read since the generation before; less than 0 for those taken out.
+        """
+        self._take_over(len(self._old_ids))
+        self._close_rows()
+        self.close()
+        columns = {n: pa.concat_arrays([one[n] for one in self._tables]) for n in USERS.names}
+        write_arrow(self._place / layout.USERS, columns, 0o600)
+        write_file(self._place / layout.TOKENIZER, self.tokenizer.content)
+        users = pa.RecordBatch.from_pydict(columns, schema=USERS)
+        totals = self._totals(users)
+        self.meta = replace(
+            meta,
+            generation=self._number,
+            content_sha256=content_hash(users, meta),
+            totals={"records_read": meta.totals["records_read"] + read, **totals},
+            files=seal(self._place),
+        )
+        for changed in (self._place, self._place.parent, self.folder):
+            sync(changed)
+        write_json(self.folder / layout.META, self.meta.to_dict())
         return self.meta
 
-    def _close_segment(self) -> None:
-        if not self._waiting:
-            return
-        tokens, lengths, targets = zip(*self._waiting, strict=True)
-        marks = np.concatenate(targets) if self.meta.loss_mask else None
-        offsets = ends_of(np.concatenate(lengths))
-        segment = Segment(np.concatenate(tokens), offsets, marks)
-        self._segments.append(_write_segment(self.folder, segment, self._segments))
-        self._waiting.clear()
-        self._tokens = self._examples = 0
+    def _totals(self, users: pa.RecordBatch) -> dict[str, Any]:
+        """`StoreMeta.totals`, but for the records that were read."""
+        splits = {
+            str(split): {
+                "users": int(np.count_nonzero(numbers(users[split]))),
+                "examples": int(numbers(users[split]).sum()),
+                "tokens": files.tokens,
+            }
+            for split, files in self._files.items()
+        }
+        both = {key: sum(one[key] for one in splits.values()) for key in ("examples", "tokens")}
+        return {
+            "records_stored": pc.sum(users["records"]).as_py() or 0,
+            "users": len(users),
+            "near_colliding_users": near_colliding(users["id"].to_pylist()),
+            **both,
+            "splits": splits,
+        }
 
 
 def erase_user(store: Path, row: int, *, remove: Sequence[Path]) -> StoreMeta:
@@ -260,76 +363,20 @@ def erase_user(store: Path, row: int, *, remove: Sequence[Path]) -> StoreMeta:
         remove: what was made of people's text elsewhere and is to go: weights, scores, and what an
             audit kept.
     """
-    meta, place = read_meta(store), store.absolute()
-    index = Index.read(store / meta.index)
-    others = index.only([one for one in range(len(index.ids)) if one != row])
+    place = store.absolute()
     sweep(place.parent, place.name)
     for path in remove:
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
         else:
             path.unlink(missing_ok=True)
-    segments, begins = list(meta.segments), others.spans["start"].copy()
-    for old in np.unique(index.spans["segment"][index.spans["user"] == row]).tolist():
-        here = np.flatnonzero(others.spans["segment"] == old)
-        here = here[np.argsort(begins[here], kind="stable")]
-        lengths = others.spans["length"][here]
-        left = Segment.open(store, meta, old).only(begins[here], lengths)
-        segments[old] = _write_segment(store, left, segments)
-        begins[here] = ends_of(lengths)[:-1]
-    erased = State(id=secrets.token_hex(16), kind=StateKind.ERASED, segments=len(segments))
-    return commit(
-        store,
-        replace(meta, segments=tuple(segments), states=(*meta.states, erased)),
-        replace(others, spans={**others.spans, "start": begins}),
-        (store / meta.index / layout.TOKENIZER).read_bytes(),
-        read=-index.records[row],
-    )
+    with closing(StoreWriter.over(place)) as writer:
+        return writer.finish_without(row)
 
 
-def commit(store: Path, meta: StoreMeta, index: Index, tokenizer: bytes, *, read: int) -> StoreMeta:
-    """Write the next generation of a store and let it count; return its facts.
-
-    Guarantee: killed at any moment, the store is of the generation before or of this one.
-
-    Args:
-        store: its folder, which is locked or hidden.
-        meta: its facts, with the totals of the generation before.
-        index: of the new generation.
-        tokenizer: the bytes of its tokenizer.json.
-        read: records read since the generation before; less than 0 for those taken out.
-    """
-    before = meta.generation
-    meta = replace(meta, generation=_free(store, layout.index_at, before + 1))
-    index.write(store / meta.index)
-    write_file(store / meta.index / layout.TOKENIZER, tokenizer)
-    meta = replace(
-        meta,
-        content_sha256=index.content_hash(meta),
-        totals={"records_read": meta.totals["records_read"] + read, **index.totals()},
-        blocks_sha256=seal(store, meta, before=before),
-    )
-    for changed, _, _ in os.walk(store):
-        sync(Path(changed))
-    write_json(store / layout.META, meta.to_dict())
-    return meta
-
-
-def _write_segment(store: Path, segment: Segment, known: Sequence[int]) -> int:
-    """Write a segment; its number, which none of the ``known`` has, nor one of a killed run."""
-    (store / layout.SEGMENTS).mkdir(exist_ok=True)
-    number = _free(store, layout.segment_at, 1 + max(known, default=-1))
-    segment.write(store / layout.segment_at(number))
-    return number
-
-
-def _free(store: Path, name: Callable[[int], str], first: int) -> int:
-    """The first number from ``first`` on that is above those of all that lies in the store.
-
-    So a generation that replaces others is never taken for one of them.
-    """
-    there = (store / name(0)).parent.glob("[0-9]*")
-    return max([first, *(1 + int(one.stem) for one in there)])
+def _summed(before: dict[str, int], new: Counter[str]) -> dict[str, int]:
+    """The counts of both, in the order of their names."""
+    return dict(sorted((Counter(before) + new).items()))
 
 
 def _require_free(out: Path, *, overwrite: bool) -> None:

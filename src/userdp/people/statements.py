@@ -21,8 +21,7 @@ from userdp.claims import Claim
 from userdp.claims.claims import store_claim
 from userdp.core.errors import UseError
 from userdp.core.vocabulary import delta_up, round_up
-from userdp.data import meta as layout
-from userdp.data.meta import State, StateKind, joined_at
+from userdp.data.meta import State, StateKind
 from userdp.data.splits import Split
 from userdp.data.user_store import UserStore
 from userdp.ledger import StoreLedger
@@ -158,13 +157,8 @@ def statement_for(store: UserStore, user: str, history: History | None = None) -
             hint="ids are compared byte for byte, with case and spaces",
         ) from None
     history = history or StoreLedger(store.path).history()
-    spans = store.spans()
-    own = spans["user"] == row
-    codes = set(spans["split"][own].tolist())
-    splits = tuple(split for split, code in layout.SPLIT_CODES.items() if code in codes)
-    states = store.meta.states
-    # Of a user whose records were all too short nothing is in the store.
-    joined = joined_at(states, int(spans["segment"][own].min())) if codes else len(states) - 1
+    splits = tuple(split for split in Split if row in store.split(split).rows)
+    joined = int(store.joined()[row])
     charges = tuple(
         charge
         for charge in _since(store, history, joined)
@@ -185,14 +179,7 @@ def intakes(store: UserStore, history: History) -> Iterator[Intake]:
 
     Their total counts a user as trained on, which is at least what a held-out one was charged.
     """
-    spans = store.spans()
-    first = np.full(store.users, np.iinfo(np.int32).max, dtype=np.int64)
-    np.minimum.at(first, spans["user"], spans["segment"].astype(np.int64))
-    segments, counts = np.unique(first, return_counts=True)
-    users = np.zeros(len(store.meta.states), dtype=np.int64)
-    for segment, count in zip(segments.tolist(), counts.tolist(), strict=True):
-        if segment < len(store.meta.segments):  # else of users whose records were all too short
-            users[joined_at(store.meta.states, segment)] += count
+    users = np.bincount(store.joined(), minlength=len(store.meta.states))
     for number, state in enumerate(store.meta.states):
         if state.kind is not StateKind.ERASED:
             charges = tuple(_since(store, history, number))
