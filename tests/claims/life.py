@@ -57,7 +57,6 @@ class People:
     looked: bool = False
     conditional: bool = False
     copied: bool = False
-    void: bool = False
     lost: bool = False
     compared: bool = False
 
@@ -74,7 +73,6 @@ class Model:
     Args:
         own: the name of its own price.
         conditional: whether what is known when it begins makes it so; see `Truth.conditional`.
-        loose: a winner outside of its sweep's folder, where nothing names its store.
         adapters: a copy of what it released beside its merged model, if it has such.
     """
 
@@ -85,7 +83,6 @@ class Model:
     done: bool = True
     price: float = EPSILON
     latest: bool = True
-    loose: bool = False
     adapters: Path | None = None
 
     @property
@@ -135,7 +132,7 @@ class Truth:
         people = self.people[model.store]
         others = people.runs - {model.own}
         chosen = bool(others) if people.compared else bool(others - model.paid.keys())
-        return model.conditional or (not model.loose and (people.lost or chosen))
+        return model.conditional or people.lost or chosen
 
     def asked(self, store: str) -> float:
         """What the answers over a store cost together."""
@@ -484,34 +481,9 @@ class Life:
     def copy_store(self, store: str) -> None:
         name, people = self.new("store"), self.truth.people[store]
         shutil.copytree(self.folder / store, self.folder / name)
-        self.truth.people[name] = People(
-            dict(people.paid),
-            dict(people.learned),
-            people.looked,
-            people.conditional,
-            bool(people.paid),
-            compared=people.compared,
-        )
-        if people.looked and not people.paid:
-            self.truth.people[name].copied = True
-
-    def rename(self, store: str) -> None:
-        for run in list(self.truth.models)[:1]:
-            name = self.new("renamed")
-            (self.folder / run).rename(self.folder / name)
-            self.truth.models[name] = self.truth.models.pop(run)
-            self.truth.models[name].loose |= run.endswith("/winner")
-            self.known_as(run, name)
-
-    def known_as(self, old: str, new: str) -> None:
-        """A name of ours is no part of the truth."""
-        for model in self.truth.models.values():
-            model.own = new if model.own == old else model.own
-        known = [one.paid for one in (*self.truth.models.values(), *self.truth.people.values())]
-        known += [one.learned for one in self.truth.people.values()]
-        for paid in known:
-            if old in paid:
-                paid[new] = paid.pop(old)
+        paid, learned = dict(people.paid), dict(people.learned)
+        copied = bool(people.paid) or people.looked
+        self.truth.people[name] = replace(people, paid=paid, learned=learned, copied=copied)
 
     def back_up(self, store: str) -> None:
         ledger = self.folder / store / "ledger.jsonl"
@@ -535,7 +507,7 @@ class Life:
     STEPS = (
         "ask", "look", "train", "plan", "stop", "kill", "resume", "copy_run", "charge_again",
         "go_on", "stripped", "plain", "evaluate", "sweep", "append", "prepare_again", "copy_store",
-        "rename", "back_up", "put_back", "export", "best_of_three", "loop",
+        "back_up", "put_back", "export", "best_of_three", "loop",
         "adapters", "plain_adapters",
     )  # fmt: skip
 

@@ -13,7 +13,7 @@ import pytest
 import userdp as package
 from tests.claims.lives import LEARNING, SHAPE, Teller
 from tests.plans_room.conftest import synthetic_norms
-from tests.training.toy import CONFIG, toy_store
+from tests.training.toy import toy_store
 from userdp.cli.app import run as userdp
 from userdp.core.vocabulary import round_up
 
@@ -70,6 +70,7 @@ def people(prepared, tmp_path, capsys) -> People:
     return People(tmp_path, capsys, Teller())
 
 
+@pytest.mark.pitfall(number=36)
 @pytest.mark.parametrize("seed", range(3))
 def test_random_lives(people, seed):
     """Answers, plans and runs in any order: each total is the claim that follows."""
@@ -102,19 +103,6 @@ def test_where_nothing_is_left_all_that_is_spent_is_named(people):
     assert "1.5 (users 1, median 0.5)" in str(error.value)
 
 
-def test_in_python_the_proposal_holds_the_claim(people):
-    people.ask(0.25, "users")
-    proposal = package.plan(
-        people.store, epsilon=4, budget=64, steps=2, population=1000, delta=1e-6, most_noise=1000,
-        norms=people.folder / "norms.json",
-    )  # fmt: skip
-    claim = proposal.prediction["claim"]
-    assert claim["parts"][0]["what"] == "DP answer: users"
-    run = package.train(people.store, proposal, out=people.folder / "run", config=CONFIG)
-    told = run.claim.guarantee
-    assert (claim["epsilon"], claim["delta"]) == (told.epsilon, told.delta)
-
-
 def test_the_preset_says_what_came_before(people):
     """Equal arguments give equal constants; what is added to them is said before training."""
     people.ask(1, "users")
@@ -123,15 +111,6 @@ def test_the_preset_says_what_came_before(people):
     epsilon = people.train("run", *budget)
     assert total_in(people.capsys.readouterr().err) == epsilon
     assert 4.9 < float(epsilon) <= 5
-
-
-def test_answers_after_the_plan_are_said_when_it_is_trained(people):
-    total = people.plan()
-    people.ask(1, "users")
-    people.capsys.readouterr()
-    epsilon = people.train("run")
-    assert float(epsilon) == pytest.approx(float(total) + 1)
-    assert total_in(people.capsys.readouterr().err) == epsilon
 
 
 def test_what_was_declared_before_an_answer_is_not_charged_with_it(people):

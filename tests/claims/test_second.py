@@ -12,7 +12,7 @@ from userdp.accounting import Accountant
 from userdp.accounting.bracket import Bracket
 from userdp.accounting.mechanisms import Mixture
 from userdp.accounting.private_selection import PoissonNumber
-from userdp.claims import Claim, Lineage
+from userdp.claims import Claim
 from userdp.claims.claims import second_opinion
 from userdp.claims.lineage import of_parts
 from userdp.core.errors import FailureError
@@ -111,10 +111,6 @@ def fixed_size() -> Plan:
 )
 def test_where_one_accountant_alone_knows_the_price_there_is_no_second(part):
     assert second_opinion(claim_of(part)) is None
-
-
-def test_nothing_charged_has_no_second_opinion():
-    assert second_opinion(replace(claim_of(QUERY), lineage=Lineage())) is None
 
 
 def test_a_claim_of_too_little_noise_is_contradicted(monkeypatch):

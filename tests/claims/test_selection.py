@@ -3,58 +3,13 @@
 from __future__ import annotations
 
 import shutil
-from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.claims.conftest import HOUR, LONG_AGO
 from tests.claims.lives import Teller
 from tests.sweeping.launch import Trials, swept
-from userdp.accounting.private_selection import TruncatedNegativeBinomial
-from userdp.claims import claim
 from userdp.core.errors import UserdpError
-from userdp.data.user_store import UserStore
-from userdp.training.loop import train
-
-
-def by_hand(store: UserStore, trial: tuple[tuple[Any, ...], dict[str, Any]], run: Path) -> bool:
-    """Whether a trial, trained again in another folder, is one model more for nothing."""
-    (_, *constants), options = trial
-    before = claim(store.path).guarantee.epsilon
-    try:
-        train(store, *constants, out=run, **{**options, "resume": False, "progress": None})
-    except UserdpError:
-        return False
-    return claim(store.path).guarantee.epsilon == before
-
-
-@pytest.mark.slow
-def test_no_trial_runs_outside_of_the_slots_that_were_drawn(selection, tmp_path):
-    """A trial is repeated by hand after the sweep, in a folder of its own.
-
-    The price of the selection, ε = 8, is that of a random number of trials of which two were drawn
-    and one is shown. A third model of the same people, which anybody may look at, was never part of
-    it. It is to be refused, or charged.
-    """
-    assert not by_hand(selection.store, selection.trials.given[0], tmp_path / "one-more")
-
-
-@pytest.mark.slow
-def test_no_more_trials_run_than_the_selection_drew(
-    store, finished_selection, tmp_path, monkeypatch
-):
-    """Two trials are drawn, the sweep is killed before the first, and three are trained by hand.
-
-    Whoever looks at three and takes the best pays for a number of trials that the data chose. At
-    most two may be free.
-    """
-    monkeypatch.setattr(TruncatedNegativeBinomial, "draw", lambda self: 2)
-    trials = Trials(crash_before=1)
-    with pytest.raises(KeyboardInterrupt):
-        swept(store, tmp_path / "sweep", finished_selection.asked, trials=trials)
-    free = [by_hand(store, trials.given[0], tmp_path / f"{n}") for n in range(3)]
-    assert sum(free) <= 2
 
 
 @pytest.mark.slow

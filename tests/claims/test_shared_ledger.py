@@ -58,14 +58,3 @@ def test_invariant_12_steps_that_a_shared_ledger_does_not_know_are_noticed(peopl
         path.write_bytes(data)
     with pytest.raises(UseError, match="put back to an earlier state"):
         StoreLedger(people / "b").history()
-
-
-def test_two_shared_ledgers_in_one_folder_do_not_take_each_others_runs(people):
-    Teller().done(
-        "prepare", people / "mail.jsonl", "--out", people / "c", "--seq-len", 8,
-        "--ledger", people / "others.jsonl",
-    )  # fmt: skip
-    one = PLAN.guarantee().epsilon
-    assert math.isclose(train(people, "a", "one")["epsilon"], one)
-    assert math.isclose(train(people, "c", "two")["epsilon"], one)
-    Teller().done("store", "budget", people / "a")

@@ -25,7 +25,6 @@ from userdp.claims.statement import (
     why_unsigned,
 )
 from userdp.claims.verify import verify
-from userdp.cli.app import run as command
 from userdp.core.errors import UseError
 from userdp.ledger import RunRecord, journal
 
@@ -283,15 +282,3 @@ def test_what_is_no_key_is_refused_with_a_way_to_make_one(tmp_path):
         with pytest.raises(UseError, match=name) as refused:
             public_key(tmp_path / name)
         assert "-pubout" in (refused.value.hint or "")
-
-
-def test_the_command_says_all_of_it(shared, key, capsys):
-    assert command(["verify", str(shared)]) == 0
-    said = capsys.readouterr().out
-    for words in ("Nobody vouches", "check by whom with --key", "ε ≤ 2.46", "another accountant"):
-        assert words in said
-    (shared / "extra").write_text("x")
-    assert command(["verify", str(shared), "--key", str(key)]) == 1
-    assert "extra is there" in capsys.readouterr().out
-    assert command(["verify", str(shared.parent), "--key", str(key)]) == 2
-    assert "no export" in capsys.readouterr().err

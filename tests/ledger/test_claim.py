@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from tests.ledgers import begun, entries, reserve, run_with, settle
+from tests.ledgers import begun, entries, reserve, run_with
 from tests.plans import els_plan, uls_plan
 from userdp.accounting.private_selection import TruncatedNegativeBinomial
 from userdp.claims import claim
@@ -72,18 +72,6 @@ def test_invariant_1_a_step_that_is_not_the_plans_is_refused_before_its_update(t
 def test_invariant_1_what_the_accounting_does_not_cover_claims_nothing(tmp_path, plan):
     run = run_with(tmp_path / "run", plan, 0)
     assert claim(run).guarantee.epsilon == math.inf
-
-
-def test_the_store_charges_whole_plans_whether_or_not_all_of_it_ran(tmp_path):
-    plan = uls_plan()
-    store = StoreLedger(tmp_path)
-    reserve(store, "one", plan)
-    assert claim(tmp_path).guarantee.epsilon == plan.guarantee().epsilon
-    assert not claim(tmp_path).complete
-    settle(store, "one", steps=3)
-    assert claim(tmp_path).guarantee.epsilon == plan.guarantee().epsilon
-    assert claim(tmp_path).steps == 3
-    assert claim(tmp_path).complete
 
 
 def test_invariant_13_runs_on_one_store_add_up(tmp_path):
@@ -179,15 +167,6 @@ def test_invariant_1_a_trial_claims_nothing_and_the_winner_what_choosing_cost(tm
     ledger = run_with(tmp_path / "run", plan, 5, finished=True) / "ledger.jsonl"
     win(ledger, tmp_path / "grid.jsonl", grid)
     assert claim(tmp_path / "grid.jsonl").guarantee == grid.guarantee()
-
-
-def test_a_winner_inherits_what_the_whole_tuning_descends_from(tmp_path):
-    plan = uls_plan()
-    before = of_parts([Query(id="q", name="users", pure_epsilon=0.25)])
-    win(trial(tmp_path / "trial", plan), tmp_path / "winner.jsonl", tuning(plan), lineage=before)
-    found = claim(tmp_path / "winner.jsonl")
-    assert found.guarantee.epsilon == tuning(plan).guarantee().epsilon + 0.25
-    assert [part.id for part in found.parts] == ["q", "s"]
 
 
 def test_invariant_1_twin_a_winner_of_a_tuning_that_never_tried_it_is_refused(tmp_path):

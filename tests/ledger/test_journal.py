@@ -132,17 +132,6 @@ def test_a_line_of_another_kind_or_another_type_is_refused(tmp_path, line):
         read(path)
 
 
-def test_a_line_that_is_read_again_is_not_parsed_again(path, monkeypatch):
-    """Whoever charges reads a ledger again under its lock, which may be megabytes."""
-    journal._decoded.cache_clear()
-    read(path)
-    parsed, right = [], journal.parse
-    monkeypatch.setattr(journal, "parse", lambda line: parsed.append(line) or right(line))
-    add(path, 4)
-    assert numbers(path) == [1, 2, 3, 4]
-    assert len(parsed) == 1
-
-
 DISK_FULL = """
 import resource, signal, sys
 from pathlib import Path
@@ -213,17 +202,6 @@ def test_a_ledger_whose_first_line_a_kill_cut_short_is_begun_again(tmp_path, lef
         settle(store, "one", steps=1)
     query(store, "one", name="users", pure_epsilon=0.1)
     assert [charge.run_id for charge in store.charges()] == ["one"]
-
-
-def test_what_compose_refuses_is_not_appended(path):
-    kept = path.read_bytes()
-
-    def refuse(before):
-        raise UseError(f"there are {len(before.lines)} already")
-
-    with pytest.raises(UseError, match="3 already"):
-        append(path, refuse)
-    assert path.read_bytes() == kept
 
 
 @ALONE

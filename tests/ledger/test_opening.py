@@ -4,7 +4,6 @@ What is opened here are the run folders of `tests.ledger.runs`; kills: `test_kil
 """
 
 import contextlib
-import fcntl
 import math
 import os
 
@@ -307,16 +306,6 @@ def test_a_further_charge_that_the_budget_refuses_leaves_the_run_as_it_was(store
         go_on(copy, store)
     assert len(StoreLedger(store.path).charges()) == 1
     assert go_on(run, store, 99) == PLAN.steps - 2
-
-
-def test_a_counter_that_is_closed_is_another_processs_to_hold(tmp_path):
-    counter = Counter(tmp_path / "runs" / "one", begun=False)
-    with (tmp_path / "runs" / "one").open() as file:
-        with pytest.raises(BlockingIOError):
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        counter.close()
-        counter.close()
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def test_a_run_that_is_settled_before_its_end_says_so_once(tmp_path, store):
