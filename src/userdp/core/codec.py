@@ -188,7 +188,8 @@ def _of_kind(classes: list[Any], kind: object, at: str) -> Any:
     A dataclass with slots is made twice, and the first one lives on until it is collected: of two
     classes of one kind the last is the one that everybody knows.
     """
-    found = [one for one in classes if _tags(one).get("kind", kind) == kind]
+    named = [one for one in classes if _tags(one).get("kind") == kind]
+    found = named or [one for one in classes if "kind" not in _tags(one)]
     if not found:
         names = ", ".join(sorted({_tags(one).get("kind") or one.__name__ for one in classes}))
         raise UseError(
