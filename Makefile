@@ -38,7 +38,7 @@ $(STAMP): $(RUNTIME)
 	$(BIN)/python -m pip install --quiet --no-compile --constraint $(CONSTRAINTS) --editable '.[dev]'
 	touch $@
 
-demo: $(RUNTIME)  ## prepare, plan, train ULS and ELS, evaluate and report, in about two minutes
+demo: $(RUNTIME)  ## prepare, train by the preset, evaluate and report, in about a minute
 	test ! -f $(DEMO)/demo.json || rm -r $(DEMO)  # an earlier demo
 	$(BIN)/userdp demo --out $(DEMO)
 

@@ -3,8 +3,8 @@ them, and what two commands print in a terminal of 80 columns.
 
     python scripts/pictures.py --work build/pictures
 
-Needs Chromium, pdftoppm (poppler-utils) and pngquant. The runs are those of ``userdp demo``, at two
-ε each; they take some minutes, and are kept in the folder, where a second call finds them.
+Needs Chromium, pdftoppm (poppler-utils) and pngquant. The runs train from docstrings, each at two
+ε; they take some minutes, and are kept in the folder, where a second call finds them.
 """
 
 from __future__ import annotations
@@ -18,17 +18,42 @@ import sys
 import tempfile
 from datetime import date
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.terminal_theme import DEFAULT_TERMINAL_THEME
 from rich.text import Text
 
 import userdp
-from userdp.commands.demo import PACKAGES, PREPARED, RUNS, TRAINED
 from userdp.data.splits import Split
 from userdp.data.user_store import UserStore
 
 IMAGES = Path(__file__).resolve().parents[1] / "docs" / "images"
+PACKAGES = ("numpy", "scipy", "pyarrow", "torch", "transformers", "matplotlib")
+PREPARED: dict[str, Any] = {
+    "source": "docstrings",
+    "max_users": 640,
+    "seq_len": 64,
+    "held_out_users": 0.02,
+    "held_out_examples": 0.0,
+}
+TRAINED: dict[str, Any] = {
+    "delta": 1e-5,
+    "steps": 12,
+    "l2_clip_norm": 1.0,
+    "learning_rate": 2e-3,
+    "checkpoint_every": 12,
+}
+RUNS: dict[str, dict[str, Any]] = {
+    "uls": {"population": 600, "cohort_size": 20, "group_size": 2},
+    "els": {
+        "settings": ["sampling.kind=examples"],
+        "population": 3_800,
+        "batch_size": 40,
+        "group_size": 8,
+    },
+}
+"""Both expect 40 gradients a step."""
 EPSILONS = (8.0, 2.0)
 WIDE, NARROW = 1400, 420
 SCALE = 0.6
