@@ -65,7 +65,9 @@ KILLS = textwrap.dedent(
             return f"broken: {error}"
 
     def careless(self, *arguments, **options):
-        shutil.rmtree(self.folder / "data" / "00000", ignore_errors=True)
+        for generation in (self.folder / "data").iterdir():
+            if generation != self._place:
+                shutil.rmtree(generation)
         write(self, *arguments, **options)
 
     if change == "careless":

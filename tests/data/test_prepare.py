@@ -13,7 +13,6 @@ from tokenizers import Tokenizer
 
 import userdp.data.examples as examples_module
 import userdp.data.pipeline as prepare_module
-from tests.data import corpora
 from tests.data.corpora import (
     ListSource,
     corpus,
@@ -27,11 +26,10 @@ from userdp.core.errors import FailureError, UseError
 from userdp.data.grouping import Grouping
 from userdp.data.pipeline import prepare_store
 from userdp.data.records import Drop, Record
-from userdp.data.selection import FixedSelection
 from userdp.data.sources import Source, open_source
 from userdp.data.splits import Split
 from userdp.data.tokenize import BUNDLED_TOKENIZER, StoreTokenizer
-from userdp.data.user_store import StoreSplit, UserStore
+from userdp.data.user_store import UserStore
 
 
 def plain_examples(texts: list[str], seq_len: int) -> list[list[int]]:
@@ -223,15 +221,15 @@ def test_invariant_11_twin_deduplication_across_users_is_caught(tmp_path):
 
 
 def test_invariant_11_twin_a_selection_keyed_by_the_users_index_is_caught(tmp_path, monkeypatch):
-    monkeypatch.setattr(corpora, "select_once", by_index)
+    def by_index(self, name):
+        part = split(self, name)
+        index = np.arange(len(part.counts), dtype=np.uint64)
+        part.user_hashes = np.stack([index, index], axis=1)
+        return part
+
+    split = UserStore.split
+    monkeypatch.setattr(UserStore, "split", by_index)
     assert others_that_change(tmp_path)
-
-
-def by_index(split: StoreSplit, cap: int):
-    counts = np.minimum(split.counts, cap)
-    index = np.arange(len(counts), dtype=np.uint64)
-    keys = np.stack([index, index], axis=1)
-    return counts, FixedSelection(cap, counts, split.counts, keys)
 
 
 # Bad use

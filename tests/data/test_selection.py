@@ -17,7 +17,7 @@ from userdp.core.errors import UseError
 from userdp.data import selection as selections
 from userdp.data.arrow_files import members_of
 from userdp.data.example_scores import read_scores, write_scores
-from userdp.data.selection import Strategy, draw_rows, permute, select_once
+from userdp.data.selection import Strategy, draw_rows, select_once
 from userdp.data.user_ids import user_hash
 
 G = 3
@@ -47,13 +47,6 @@ def test_each_user_has_at_most_group_size_distinct_examples(counts, group_size):
     for n, mine in zip(counts, chosen(split, group_size), strict=True):
         assert len(mine) == min(n, group_size) == len(set(mine))
         assert all(0 <= example < n for example in mine)
-
-
-@pytest.mark.parametrize("size", [1, 2, 3, 7, 64, 1000, 4097])
-def test_the_permutation_is_a_bijection(size):
-    keys = np.repeat(users([1]).user_hashes, size, axis=0)
-    sent = permute(np.arange(size), np.full(size, size), keys)
-    assert sorted(sent.tolist()) == list(range(size))
 
 
 @pytest.mark.parametrize("size", [2, 3, 5, 12])
@@ -95,7 +88,7 @@ def test_selections_are_the_same_on_every_machine():
     assert chosen(users([10, 1000]), 4) == GOLDEN
 
 
-GOLDEN = [[6, 7, 0, 1], [303, 837, 46, 347]]
+GOLDEN = [[3, 6, 9, 2], [87, 251, 554, 69]]
 
 
 @pytest.mark.parametrize(("user", "rank"), [(-1, 0), (2, 0), (0, -1), (0, 4)])

@@ -21,18 +21,16 @@ user's hash, and randomness that no data decides; ties go by the hash of (user, 
 must come from a model of public data: then the user-level sensitivity of a step is untouched.
 
 Example-level sampling caps each user at G examples before training begins (Charles et al. 2024,
-Algorithm 1). Under ``RANDOM`` user u's are the first min(n_u, G) of a permutation of that user's
-n_u examples, keyed by the user's hash (`userdp.data.user_ids`) and a public salt. It is computed
-element by element, with no table: memory is O(users), and mapping a batch costs time in proportion
-to the batch. The selection is public randomness: it amplifies nothing, and no privacy claim rests
-on it.
+Algorithm 1): each user's examples are ranked by the strategy, and the first min(n_u, G) stay. Under
+``RANDOM`` all are equal, so that the hashes of (user, example) alone decide: a uniform choice over
+hashes. The selection is public randomness: it amplifies nothing, and no privacy claim rests on it.
 
 Source: Chua et al. 2024, Sections 4.1 and 5.1.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -43,37 +41,26 @@ from userdp.data.arrow_files import ends_of, members_of
 from userdp.data.strategy import Strategy
 from userdp.data.user_store import StoreSplit, TokenRows, require_places
 
-_ROUNDS = 32
-_SALT = np.uint64(0x7573657264700001)
 _BLOCK = 2**21
+"""About so many examples are ranked at once."""
 _GREATEST = (Strategy.LONGEST, Strategy.HIGHEST_PERPLEXITY)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class FixedSelection:
-    """At most ``group_size`` examples per user, the same at every step. See `select_once`.
+    """At most G examples per user, the same at every step. See `select_once`.
 
     Args:
-        group_size: G.
         counts: int64 (users,), examples kept: min(n_u, G).
-        full_counts: int64 (users,), n_u.
-        user_hashes: uint64 (users, 2).
-        ranked: int64 (counts.sum(),), the chosen examples, user after user, best first; None:
-            they are chosen by the user's hash.
+        ranked: int64 (counts.sum(),), the chosen examples, user after user, best first.
         starts: int64 (users,), where each user's begin in ``ranked``.
+        left_out: examples over the cap, over all users. Operator-only.
     """
 
-    group_size: int
     counts: NDArray[np.int64]
-    full_counts: NDArray[np.int64]
-    user_hashes: NDArray[np.uint64]
-    ranked: NDArray[np.int64] | None = None
-    starts: NDArray[np.int64] | None = None
-
-    @property
-    def left_out(self) -> int:
-        """Examples over the cap, over all users. Operator-only."""
-        return int(self.full_counts.sum() - self.counts.sum())
+    ranked: NDArray[np.int64]
+    starts: NDArray[np.int64]
+    left_out: int
 
     def map(self, users: ArrayLike, ranks: ArrayLike) -> NDArray[np.int64]:
         """The example index of rank ``ranks[r]`` in the selection of user ``users[r]``.
@@ -86,42 +73,8 @@ class FixedSelection:
             IndexError: a rank or user is out of range.
         """
         user, rank = require_places(users, ranks, self.counts, what="rank")
-        if self.ranked is not None and self.starts is not None:
-            chosen: NDArray[np.int64] = self.ranked[self.starts[user] + rank]
-            return chosen
-        examples = rank.copy()
-        over = np.flatnonzero(self.full_counts[user] > self.group_size)
-        if over.size:
-            own = user[over]
-            examples[over] = permute(rank[over], self.full_counts[own], self.user_hashes[own])
-        return examples
-
-
-def permute(
-    positions: NDArray[np.int64], sizes: NDArray[np.int64], keys: NDArray[np.uint64]
-) -> NDArray[np.int64]:
-    """Where keyed permutations of {0, ..., sizes[r] - 1} send ``positions[r]``.
-
-    For each key and size a bijection; over keys, close to uniform.
-
-    Args:
-        positions: int64 (rows,), in [0, sizes).
-        sizes: int64 (rows,), at least 1.
-        keys: uint64 (rows, 2).
-
-    Source: the swap-or-not shuffle of Hoang, Morris and Rogaway 2012 ("An enciphering scheme
-    based on a card shuffle"), Figure 1: in each round x is paired with K - x mod n, and the pair
-    swaps on the flip of a coin that both share.
-    """
-    size = sizes.astype(np.uint64)
-    place = positions.astype(np.uint64)
-    first, second = keys[:, 0] ^ _SALT, keys[:, 1]
-    for number in range(_ROUNDS):
-        step = mix64(first + np.uint64(0x9E3779B97F4A7C15 * (number + 1) % 2**64))
-        partner = (step % size + size - place) % size
-        coin = mix64(step ^ second ^ mix64(np.maximum(place, partner)))
-        place = np.where(coin >> np.uint64(63), partner, place)
-    return place.astype(np.int64)
+        chosen: NDArray[np.int64] = self.ranked[self.starts[user] + rank]
+        return chosen
 
 
 def select_once(
@@ -135,7 +88,7 @@ def select_once(
 
     Args:
         split: of the store; ``RANDOM`` needs counts and user hashes only.
-        group_size: G, at least 1; under ``RANDOM`` users with fewer examples keep all, in order.
+        group_size: G, at least 1; users with fewer examples keep all.
         strategy: all but ``RANDOM_CHUNK`` and ``RESAMPLED``, which `draw_rows` draws anew.
         scores: float32 (examples,), for strategies by perplexity; `userdp.data.example_scores`.
 
@@ -151,19 +104,19 @@ def select_once(
             "each user's examples once",
             hint="use it with user-level sampling",
         )
-    cap = require_count("group_size", group_size)
-    counts = np.minimum(split.counts, cap)
-    selection = FixedSelection(cap, counts, split.counts, split.user_hashes)
-    if strategy is Strategy.RANDOM:
-        return counts, selection
     if strategy.scored and (scores is None or len(scores) != int(split.counts.sum())):
         got = "there are none" if scores is None else "these are of another number"
         raise UseError(
             f"the selection {strategy} needs a score for each example, and {got}",
             hint="userdp store score STORE --out scores.arrow, then --set run.scores=scores.arrow",
         )
-    ranked = _ranked(split, counts, strategy, scores if strategy.scored else None)
-    return counts, replace(selection, ranked=ranked, starts=np.cumsum(counts) - counts)
+    counts = np.minimum(split.counts, require_count("group_size", group_size))
+    return counts, FixedSelection(
+        counts=counts,
+        ranked=_ranked(split, counts, strategy, scores),
+        starts=np.cumsum(counts) - counts,
+        left_out=int(split.counts.sum() - counts.sum()),
+    )
 
 
 def draw_rows(
@@ -228,8 +181,12 @@ def _ranked(
         counts = split.counts[first:last]
         user, example = members_of(counts)
         user += first
-        own = slice(base, base + len(user))
-        key = split.lengths(user, example) * 1.0 if scores is None else scores[own].copy()
+        if strategy is Strategy.RANDOM:
+            key = np.zeros(len(user))
+        elif strategy.scored and scores is not None:
+            key = scores[base : base + len(user)].astype(np.float64)
+        else:
+            key = split.lengths(user, example).astype(np.float64)
         key = -key if strategy in _GREATEST else key
         key[np.isnan(key)] = np.inf  # a score that could not be computed comes last
         hashes = split.user_hashes[user]
