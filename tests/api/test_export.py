@@ -13,7 +13,6 @@ import yaml
 from tokenizers import Tokenizer
 
 import userdp as library
-from tests.claims.conftest import finished_selection, selection
 from tests.claims.lives import PLAIN, PLAN, SHAPE, begin
 from tests.exports import MARK, holding, make_runs, modes
 from tests.training.conftest import prepared
@@ -21,7 +20,7 @@ from tests.training.toy import toy_store
 from userdp.claims import released as released_module
 from userdp.claims import verify as verify_module
 
-__all__ = ["finished_selection", "prepared", "selection"]
+__all__ = ["prepared"]
 
 FILES = {
     "README.md", "config.json", "generation_config.json", "ledger.jsonl", "model.safetensors",
@@ -210,12 +209,3 @@ def test_a_run_that_diverged_is_measured_and_told_of_but_not_exported(tmp_path, 
     ):
         assert userdp(*line)[0] == 0
     assert "diverged" in refused(run, tmp_path / "shared")
-
-
-@pytest.mark.slow
-def test_of_a_selection_the_winner_leaves_and_no_trial(selection, tmp_path, refused):
-    winner = selection.out / "winner"
-    exported = library.export(winner, out=tmp_path / "shared")
-    assert exported.claim.guarantee.epsilon == library.claim(winner).guarantee.epsilon
-    trial = next(path for path in sorted(selection.out.glob("trial-*")) if path.is_dir())
-    assert "trial" in refused(trial, tmp_path / "other")

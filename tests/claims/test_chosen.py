@@ -71,13 +71,6 @@ def test_one_run_that_was_looked_at_needs_no_condition(store, tmp_path):
 
 
 @pytest.mark.slow
-def test_runs_without_a_log_may_have_been_chosen_by_what_they_released(store, tmp_path):
-    run = three_runs(store, tmp_path, no_exact_log=True)
-    (condition,) = told(run)
-    assert condition.endswith("3 runs over the same people by what they released")
-
-
-@pytest.mark.slow
 def test_a_budget_that_was_fixed_beforehand_covers_the_choice_by_releases(store, tmp_path):
     Teller().done("store", "budget", store.path, "--epsilon", 9, "--delta", 1e-5)
     run = three_runs(store, tmp_path, no_exact_log=True)

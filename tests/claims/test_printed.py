@@ -55,13 +55,6 @@ def test_the_claim_stays_the_models_and_the_sum_stands_beside_it(tmp_path):
     json.dumps(values)
 
 
-def test_a_run_without_a_printed_loss_says_nothing_of_one(tmp_path):
-    told = claim(finished(tmp_path / "run"))
-    assert told.together is None
-    assert told.notes == ()
-    assert not {"printed", "together"} & told.to_dict().keys()
-
-
 def test_an_answer_covers_everybody_so_that_the_sum_holds_for_two_neighbours():
     """An oracle: two mechanisms of known distributions, both released, counted exactly.
 

@@ -2,55 +2,54 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 
 import pytest
 
-from tests.claims.conftest import HOUR, LONG_AGO
 from tests.claims.lives import Teller
 from tests.sweeping.launch import Trials, swept
+from tests.sweeping.test_sweep import request
+from userdp.accounting.private_selection import TruncatedNegativeBinomial
 from userdp.core.errors import UserdpError
+
+LONG_AGO, HOUR = 1_000_000_000, 3600
+
+
+class SlowTrials(Trials):
+    """Trials that take an hour each: every file of theirs carries the time of its trial."""
+
+    def __call__(self, *arguments, out, **options):
+        ended = super().__call__(*arguments, out=out, **options)
+        for path in (out, *out.rglob("*")):
+            os.utime(path, (LONG_AGO + HOUR * len(self.calls),) * 2)
+        return ended
 
 
 @pytest.mark.slow
-def test_the_slot_of_a_trial_is_used_once(selection):
-    """A trial is looked at, its folder and its score are removed, and the sweep is resumed.
-
-    It is drawn again as often as one likes, until it is good: each time fresh noisy steps, none of
-    them charged. The second time it is to be refused, or charged.
-    """
-    out, tell = selection.out, Teller()
-    before = tell.epsilon(selection.store.path)
+@pytest.mark.pitfall(number=38)
+def test_a_selection_of_two_trials_tells_neither_their_number_nor_a_loss_and_draws_none_again(
+    store, tmp_path, monkeypatch
+):
+    pytest.importorskip("opendp", reason="the extra queries is not installed")
+    monkeypatch.setattr(TruncatedNegativeBinomial, "draw", lambda self: 2)
+    tell, out, again = Teller(), tmp_path / "sweep", Trials()
+    swept(store, out, request(store, "private-selection"), trials=SlowTrials())
+    # The times of the winner's files would tell how many trials came after it.
+    times = {round(path.stat().st_mtime) for path in (out / "winner", *out.glob("winner/**/*"))}
+    assert not times & {LONG_AGO + HOUR, LONG_AGO + 2 * HOUR}
+    # The weights of a trial were never charged: a number read off them has no price.
+    for trial in (out / "trial-001", out / "trial-002"):
+        assert tell("evaluate", trial, "--store", store.path, "--epsilon", 1, "--no-base")[0] != 0
+        assert "trial" in tell("export", trial, "--out", tmp_path / "refused")[1]["error"]
+    tell.done("export", out / "winner", "--out", tmp_path / "shared")
+    # A trial that was removed would be drawn again until it is good, with fresh steps for nothing.
+    before = tell.epsilon(store.path)
     shutil.rmtree(out / "trial-001")
     shutil.rmtree(out / "winner")
     (out / "scores" / "001.json").unlink()
-    again = Trials()
     try:
-        swept(selection.store, out, None, resume=True, trials=again)
+        swept(store, out, None, resume=True, trials=again)
     except UserdpError:
         return
-    assert tell.epsilon(selection.store.path) != before or not again.calls
-
-
-@pytest.mark.slow
-@pytest.mark.pitfall(number=38)
-def test_the_winners_folder_does_not_tell_which_trial_it_was(selection):
-    """Two trials of an hour each; the winner's files are copied with their times.
-
-    The released folder shows when its trial ended and when the sweep did: the hours between are
-    those of the trials that came after it, so that they tell the number of trials (its position,
-    where jobs run one after another), which the price of a private selection counts as secret.
-    """
-    winner = selection.out / "winner"
-    times = {round(path.stat().st_mtime) for path in (winner, *winner.rglob("*"))}
-    assert not times & {LONG_AGO + HOUR, LONG_AGO + 2 * HOUR}
-
-
-@pytest.mark.slow
-@pytest.mark.pitfall(number=38)
-def test_the_loss_of_a_losing_trial_is_not_released(selection):
-    """The trial's weights were never charged, so that a number read off them has no price."""
-    for number in (1, 2):
-        trial = selection.out / f"trial-{number:03d}"
-        options = ("--store", selection.store.path, "--epsilon", 1, "--no-base")
-        assert Teller()("evaluate", trial, *options)[0] != 0
+    assert tell.epsilon(store.path) != before or not again.calls

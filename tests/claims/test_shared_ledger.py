@@ -7,8 +7,6 @@ import pytest
 
 from tests.claims.lives import LEARNING, PLAN, SHAPE, Teller
 from tests.training.toy import cycles
-from userdp.core.errors import UseError
-from userdp.ledger import StoreLedger
 
 
 @pytest.fixture
@@ -46,15 +44,3 @@ def test_runs_lie_beside_a_shared_ledger(people):
         tell.done(*command, people / "b")
     assert math.isclose(tell.epsilon(people / "people.jsonl")[0], 2 * one)
     assert tell.done("verify", people / "runs" / "two")["ok"]
-
-
-def test_invariant_12_steps_that_a_shared_ledger_does_not_know_are_noticed(people):
-    """The counters of a shared ledger are its own still: a ledger put back is refused."""
-    before = (people / "people.jsonl").read_bytes()
-    places = {path: path.read_bytes() for path in people.glob("**/*.place")}
-    places |= {path: path.read_bytes() for path in people.glob("*/ledger.json")}
-    train(people, "a", "one")
-    for path, data in {people / "people.jsonl": before, **places}.items():
-        path.write_bytes(data)
-    with pytest.raises(UseError, match="put back to an earlier state"):
-        StoreLedger(people / "b").history()

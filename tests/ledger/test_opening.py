@@ -267,18 +267,6 @@ def test_a_copy_that_is_charged_again_goes_on_and_claims_twice_as_much(run, stor
     assert go_on(run, store, 99) == PLAN.steps - 2
 
 
-def test_a_further_charge_is_gone_on_with_once_too(run, store, tmp_path):
-    copy = copied(run, tmp_path / "copy")
-    go_on(run, store)
-    go_on(copy, store, charge_again=True)
-    second = copied(copy, tmp_path / "second")
-    go_on(copy, store)
-    with pytest.raises(UseError, match=ELSEWHERE):
-        go_on(second, store)
-    assert go_on(copy, store, 99) == PLAN.steps - 3
-    assert len(StoreLedger(store.path).charges()) == 2
-
-
 def test_each_charge_of_a_run_ends_by_itself(run, store, tmp_path):
     """Weights that came of a copy are known to the store as those of the first are."""
     copy = copied(run, tmp_path / "copy")
