@@ -15,12 +15,9 @@ from tokenizers import Tokenizer
 import userdp as library
 from tests.claims.lives import PLAIN, PLAN, SHAPE, begin
 from tests.exports import MARK, holding, make_runs, modes
-from tests.training.conftest import prepared
 from tests.training.toy import toy_store
 from userdp.claims import released as released_module
 from userdp.claims import verify as verify_module
-
-__all__ = ["prepared"]
 
 FILES = {
     "README.md", "config.json", "generation_config.json", "ledger.jsonl", "model.safetensors",
