@@ -19,7 +19,7 @@ from userdp.gradients import NoiseSource, trainable_parameters
 from userdp.gradients.shards import ShardNoise, shard, whole
 from userdp.plans import Plan
 from userdp.sampling.cohort import Cohort
-from userdp.training.config import Averaging, RunOptions, UnsafeSeeds
+from userdp.training.config import Averaging, RunOptions, Schedule, UnsafeSeeds
 from userdp.training.distributed import Dealing, SharedNoise, current_world, owners_to_all
 from userdp.training.loop import train
 from userdp.training.lora import add_adapters
@@ -185,7 +185,7 @@ def differs(store: Path, out: Path, what: str) -> None:
 def released(store: Path, out: Path, sharded: bool, lora: bool) -> str:
     """A whole run of `train`, with all that it does beside steps."""
     config = replace(CONFIG, layers=2, averaging=Averaging.EMA, lora_rank=2 if lora else None)
-    config = replace(config, checkpoint_every=2, evaluate_every=2)
+    config = replace(config, checkpoint_every=2, evaluate_every=2, schedule=Schedule.FOLLOWING)
     how = RunOptions(sharded=sharded)
     train(UserStore.open(store), plan_of("uls", steps=6), config, out=out, options=how, **SEEDS)
     return "done"

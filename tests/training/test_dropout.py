@@ -12,7 +12,6 @@ from torch import nn
 from tests.plans import els_plan, uls_plan
 from tests.speed import fast_then_slow
 from tests.training.toy import CONFIG
-from userdp.core.errors import UseError
 from userdp.training.causal_models import new_model
 from userdp.training.config import UnsafeSeeds
 
@@ -57,13 +56,3 @@ def test_after_a_public_seed_masks_are_not_what_the_seed_gives(
     everything = [mask for step in seen for mask in step]
     assert min(map(len, seen)) >= 2
     assert len(set(everything)) == len(everything)
-
-
-def test_a_generator_of_the_models_own_is_refused_before_anything_is_charged(
-    begin, store, tmp_path
-):
-    model = with_dropout(store)
-    model.transformer.drop.source = torch.Generator()
-    with pytest.raises(UseError, match="of its own"):
-        begin(model=model)
-    assert not (tmp_path / "run").exists()

@@ -121,9 +121,3 @@ def test_plans_and_splits_that_the_store_does_not_support_are_refused(
             make_private(model, sgd(model), opened, plan, out=tmp_path / "r", loss=signed_loss)
     assert not (tmp_path / "r").exists()
     assert not (store.path / "ledger.jsonl").exists()
-
-
-def test_fixed_graph_over_records_of_one_owner_is_refused(begin):
-    with pytest.raises(UseError, match="fixed-graph adjacency, and each") as refused:
-        begin(graph_plan(), model=Signed(), loss=signed_loss)
-    assert "one user" in str(refused.value)

@@ -82,17 +82,6 @@ def test_invariant_13_a_resumed_run_without_steps_saves_no_other_runs_model(begi
     assert not is_finished(tmp_path / "run")
 
 
-def test_invariant_13_a_run_begins_with_an_optimizer_that_took_no_step(begin, store, tmp_path):
-    """Its momentum may hold text that nobody paid for, as much as weights may."""
-    model = toy_model(store)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-    model.transformer.wpe.weight.sum().backward()
-    optimizer.step()
-    with pytest.raises(UseError, match="state of earlier steps"):
-        begin(model=model, optimizer=optimizer)
-    assert not (tmp_path / "run").exists()
-
-
 # Weights that do not train.
 
 
@@ -119,13 +108,6 @@ def test_invariant_13_frozen_weights_that_learned_are_not_released(
     with nullcontext() if twin else pytest.raises(UseError, match="does not train have changed"):
         run_of_half(begin, store, moved)
     assert (tmp_path / "run" / "model").exists() == twin
-
-
-def test_frozen_weights_that_changed_do_not_resume(begin, store):
-    with begin(model=half_frozen(store)) as private:
-        take(private, 1)
-    with pytest.raises(UseError, match="frozen weights"):
-        begin(model=moved(private._of.model), resume=True)
 
 
 # What else happens while a loop is open.

@@ -18,7 +18,14 @@ from userdp.core.vocabulary import NONE
 from userdp.data.splits import Split
 from userdp.training import operator_log
 from userdp.training.causal_models import read_model
-from userdp.training.config import Averaging, OptimizerName, PlainPlan, RunOptions, Schedule
+from userdp.training.config import (
+    Averaging,
+    OptimizerName,
+    PlainPlan,
+    Precision,
+    RunOptions,
+    Schedule,
+)
 from userdp.training.loop import train
 from userdp.training.optimizers import learning_rate
 from userdp.training.store_losses import evaluate
@@ -74,7 +81,9 @@ def test_a_plain_run_resumed_from_its_checkpoint_ends_where_the_unbroken_one_doe
 
 
 def test_a_resumed_private_run_has_exactly_the_plans_attempts_and_its_epsilon(store, broken):
-    plan, config = uls_plan(steps=7), changed(checkpoint_every=3, warmup_steps=7)
+    how = {"precision": Precision.BFLOAT16, "base_precision": Precision.BFLOAT16, "lora_rank": 2}
+    how |= {"checkpoint_every": 3, "warmup_steps": 7, "activation_checkpointing": True}
+    plan, config = uls_plan(steps=7), changed(**how)
     run = broken(plan, config, 5)
     train(store, plan, config, out=run, resume=True)
     assert attempts(run) == 7

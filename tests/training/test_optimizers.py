@@ -9,11 +9,9 @@ import pytest
 import torch
 
 from tests.plans import changed_plan, uls_plan
-from tests.training.processes import run_world
 from tests.training.toy import CONFIG, gradient, lines, toy_model
 from userdp.core.clip import AdaptiveClipping
 from userdp.core.errors import UseError
-from userdp.gradients.shards import like, part_of, shard
 from userdp.training.adam_bc import AdamBC
 from userdp.training.config import OptimizerName, Schedule, TrainConfig
 from userdp.training.optimizers import RateFollower, build_optimizer
@@ -90,30 +88,6 @@ def test_a_rate_that_is_given_stays_and_the_default_follows() -> None:
     assert TrainConfig(optimizer=OptimizerName.SGD).schedule is Schedule.CONSTANT
     with pytest.raises(UseError, match="mean of earlier gradients, and sgd keeps none"):
         TrainConfig(optimizer=OptimizerName.SGD, schedule=Schedule.FOLLOWING)
-
-
-def factors_of_a_model(sharded: bool) -> list[float]:
-    torch.manual_seed(0)
-    model = torch.nn.Sequential(torch.nn.Linear(8, 6), torch.nn.Linear(6, 4))
-    if sharded:
-        shard(model)
-    optimizer = build_optimizer(model, TrainConfig(learning_rate=0.01))
-    follower, factors = RateFollower(optimizer), []
-    draws = torch.Generator().manual_seed(1)
-    for _ in range(5):
-        for parameter in model.parameters():
-            grad = 0.1 + torch.randn(parameter.shape, generator=draws) / 20
-            parameter.grad = like(parameter, part_of(parameter, grad))
-        factors.append(follower.factor(noise_std=0.05, l2_norm=1.0))
-        optimizer.step()
-    return factors
-
-
-def test_a_sharded_model_has_the_factors_of_the_whole_one_on_every_process(tmp_path) -> None:
-    whole = factors_of_a_model(False)
-    assert whole[-1] > 1
-    for found in run_world(2, factors_of_a_model, tmp_path, True):
-        assert found == pytest.approx(whole, rel=1e-5)
 
 
 HOW = {"lr": 0.05, "betas": (0.9, 0.98)}

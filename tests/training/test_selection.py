@@ -71,22 +71,6 @@ def test_a_resumed_run_keeps_its_selection_and_its_scores(scored, begin, tmp_pat
         assert len(take(private)) == 4
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"selection": "best"}, "no selection"),
-        ({"selection": "longest", "scores": "s"}, "scores say nothing"),
-        ({"selection": "lowest-perplexity"}, "needs a score"),
-    ],
-)
-def test_selections_that_mean_nothing_are_refused(scored, begin, tmp_path, options, message):
-    if "scores" in options:
-        options = {**options, "scores": scored[2]}
-    with pytest.raises(UseError, match=message):
-        begin(**options)
-    assert not (tmp_path / "run").exists()
-
-
 def test_scores_of_a_model_that_learned_from_people_are_refused(store, tmp_path):
     """Of this store or of another: what it learned would choose among other people's examples."""
     run = tmp_path / "run"
