@@ -178,6 +178,7 @@ def test_invariant_3_marks_of_one_unit_move_the_sum_by_its_own_part_alone(name: 
         torch.testing.assert_close(value, parts, rtol=1e-6, atol=1e-9)
 
 
+@pytest.mark.pitfall(number=17)
 @pytest.mark.parametrize("name", NAMES)
 def test_an_empty_cohort_and_units_without_rows_add_nothing(name):
     engine = summing(name, tiny())

@@ -97,18 +97,6 @@ def test_the_sum_is_algorithm_2_of_charles_et_al_row_by_row(family, rule, item_c
         assert (result.non_finite, result.sensitivity) == (0, 1.0)
 
 
-@pytest.mark.pitfall(number=17)
-def test_units_and_rows_of_padding_contribute_exactly_zero() -> None:
-    model = tiny()
-    rows = ragged([2, 1])
-    bare = clipped_sum(model, causal_lm_loss, Units.from_rows(rows), l2_clip_norm=1.0)
-    padded = clipped_sum(
-        model, causal_lm_loss, Units.from_rows([[], *rows, [[]], [[], [3]]]), l2_clip_norm=1.0
-    )
-    assert all(torch.equal(bare.value[name], padded.value[name]) for name in bare.value)
-    assert padded.norms[[0, 3, 4]].tolist() == [0, 0, 0]
-
-
 def test_a_tied_tensor_counts_once_and_a_frozen_one_not_at_all() -> None:
     model = tiny("gpt2-tied")
     assert "lm_head.weight" not in trainable_parameters(model)

@@ -108,18 +108,19 @@ HANDED: dict[str, Callable[[Loss], Callable[..., None]]] = {
 }
 
 
-@pytest.mark.parametrize(
-    ("write", "handed"),
-    [
-        *((write, None) for write in WRITES.values()),
-        *((write, handed) for write in OF_A_LOSS.values() for handed in HANDED.values()),
-    ],
-    ids=[
-        *(f"the model, {kind}" for kind in WRITES),
-        *(f"the loss, {kind}, {handed}" for kind in OF_A_LOSS for handed in HANDED),
-    ],
-)
-def test_what_a_model_or_a_loss_wrote_down_is_seen_and_put_back(write, handed):
+CASES: dict[str, tuple[Callable[[Any], object], Callable[[Loss], Callable[..., None]] | None]] = {
+    **{f"the model, {kind}": (write, None) for kind, write in WRITES.items()},
+    **{
+        f"the loss, {kind}, as {how}": (write, handed)
+        for kind, write in OF_A_LOSS.items()
+        for how, handed in HANDED.items()
+    },
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_what_a_model_or_a_loss_wrote_down_is_seen_and_put_back(case: str) -> None:
+    write, handed = CASES[case]
     writer: Any = Model() if handed is None else Loss()
     state = State(writer, plain_loss) if handed is None else State(Model(), handed(writer))
     before = contents(writer)
