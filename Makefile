@@ -64,7 +64,7 @@ format: $(STAMP)  ## let ruff mend what it can
 docs: $(STAMP)  ## the documentation site, in build/docs; warnings and dead links are errors
 	$(BIN)/python -m sphinx -b html -E -W --keep-going -n -q -d build/doctrees docs build/docs
 
-influence: $(STAMP)  ## by how much one user moves the sum: families, random cases, accidents (40 minutes); goes on where it stopped
+influence: $(STAMP)  ## by how much one user moves the sum: families, random cases, accidents (half an hour)
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.gradients.campaign --page docs/results/engines.md
 
 faults: $(STAMP)  ## plants faults one at a time; the tests of its invariant must notice each (half an hour)

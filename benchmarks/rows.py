@@ -2,25 +2,11 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
-
-
-def add_options(parser: argparse.ArgumentParser, *, results: str, skipped: str) -> None:
-    """The options of every campaign that writes a page: ``--results`` and ``--page``.
-
-    Args:
-        parser: of the campaign.
-        results: where its rows lie by default.
-        skipped: what is not tried again, in words.
-    """
-    words = f"JSON lines: append, and skip {skipped}"
-    parser.add_argument("--results", type=Path, default=Path(results), help=words)
-    parser.add_argument("--page", type=Path, help="write the table into this Markdown file")
 
 
 def now() -> str:

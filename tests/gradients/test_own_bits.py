@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import itertools
-import math
 import random
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from tests.gradients.batches import counted_reference, reason_alone
 from tests.gradients.campaign.families import VOCABULARY, build
-from tests.gradients.tiny import distance, ragged
+from tests.gradients.tiny import Rows, distance, largest_move, ragged
 from tests.speed import fast_then_slow
 from userdp.gradients import ClippedSum, Units, causal_lm_loss, get_engine
 from userdp.gradients.engines import certify, passes
@@ -24,8 +24,6 @@ from userdp.gradients.engines.rules import linear
 from userdp.gradients.engines.task import Task
 from userdp.gradients.engines.uses import Form
 from userdp.gradients.model_randomness import known_randomness, secret_randomness
-
-Rows = list[list[int]]
 
 CLIP = 1e-3
 
@@ -52,18 +50,18 @@ def in_bfloat16(
 LOSSES = [in_bfloat16, causal_lm_loss]
 
 
-def some_rows(count: int, *, width: int = 40, seed: int = 0) -> list[Rows]:
+def some_rows(count: int, *, width: int = 40, seed: int = 0) -> Rows:
     """Units of one to three rows, of 2 to ``width`` tokens."""
     sizes = random.Random(seed).choices((1, 2, 3), k=count)
     return ragged(sizes, seed=seed, longest=width, vocabulary=VOCABULARY)
 
 
-def units_of(rows: Sequence[Rows], *, width: int = 40) -> Units:
+def units_of(rows: Rows, *, width: int = 40) -> Units:
     """As wide as a store's rows, whoever was drawn."""
     return Units.from_rows(rows, width=width)
 
 
-def summed(name: str, model: nn.Module, loss: Any, rows: Sequence[Rows]) -> ClippedSum:
+def summed(name: str, model: nn.Module, loss: Any, rows: Rows) -> ClippedSum:
     return get_engine(name)(model, loss, units_of(rows), l2_clip_norm=CLIP, micro_batch=8)
 
 
@@ -83,11 +81,8 @@ def test_invariant_3_a_units_bits_are_the_same_whoever_is_there(name, loss, buil
 @pytest.mark.parametrize("build", fast_then_slow(MODELS))
 def test_invariant_3_in_bfloat16_one_of_many_alike_moves_the_sum_by_at_most_the_clip_norm(build):
     """All would move in one direction: 199 units moved by 0.27 C where batches were ragged."""
-    model, rows = build(), some_rows(3) * 40
-    everybody = summed("auto", model, in_bfloat16, rows)
-    for out in (0, 1, 60, 119):
-        rest = summed("auto", model, in_bfloat16, rows[:out] + rows[out + 1 :])
-        assert distance(everybody, rest) <= CLIP
+    sum_of = partial(get_engine("auto"), build(), in_bfloat16, l2_clip_norm=CLIP, micro_batch=8)
+    assert largest_move(sum_of, some_rows(3) * 40, (0, 1, 60, 119)) <= CLIP
 
 
 def test_who_shares_a_pass_is_drawn_and_all_orders_come_equally_often() -> None:
@@ -154,10 +149,9 @@ def test_invariant_3_a_unit_that_is_not_finite_or_raises_leaves_everybody_elses_
         with torch.no_grad():
             model.model.embed_tokens.weight[9] = torch.inf  # type: ignore[operator, union-attr]
     without = summed("auto", model, loss, rows)
-    with_it = summed("auto", model, loss, [*rows[:4], [[9, 1, 2]], *rows[4:]])
+    with_it = summed("auto", model, loss, [*rows, [[9, 1, 2]]])
     assert with_it.non_finite + with_it.failed == 1
-    assert not math.isfinite(float(with_it.norms[4]))
-    assert torch.equal(torch.cat([with_it.norms[:4], with_it.norms[5:]]), without.norms)
+    assert torch.equal(with_it.norms[:-1], without.norms)
     assert distance(with_it, without) <= 1e-5 * CLIP
 
 
@@ -178,7 +172,7 @@ def test_invariant_3_infinities_that_a_kernel_lets_through_leave_everybody_elses
     rows = [
         [(1 + torch.randint(VOCABULARY - 1, (12,), generator=draw)).tolist()] for _ in range(32)
     ]
-    bad: Rows = [[0] * 12]
+    bad = [[0] * 12]
 
     def loss(
         model: nn.Module, input_ids: Tensor, lengths: Tensor, targets: Tensor | None = None
@@ -226,11 +220,3 @@ def test_places_of_other_bits_hold_copies_and_too_few_leave_each_unit_alone(monk
     monkeypatch.setattr(linear, "form_gradients", place_counts)
     assert places(4) == (2, 3)
     assert "last bits" in places(3)
-
-
-def test_dropout_in_bfloat16_stays_in_batches() -> None:
-    model, units = gpt2(), units_of(some_rows(4))
-    for module in model.modules():
-        if isinstance(module, nn.Dropout):
-            module.p = 0.5
-    assert reason_alone(model.train(), in_bfloat16, units) is None

@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import platform
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any
+
+import torch
+import transformers
+
+from tests.gradients.campaign.jobs import jobs, wrong
 
 Row = Mapping[str, Any]
 
@@ -32,26 +40,32 @@ anything is charged.
 """
 
 
-def page(rows: Sequence[Row], *, bad: Sequence[Row], facts: Mapping[str, str]) -> str:
+def page(rows: Sequence[Row]) -> str:
     """All of it in Markdown."""
     groups: dict[tuple[str, str], list[Row]] = {}
     for row in rows:
         groups.setdefault((row["kind"], row["engine"]), []).append(row)
-    text = _HEAD.format(**facts) + "".join(_line(*key, group) for key, group in groups.items())
+    text = _HEAD.format(
+        date=datetime.now(UTC).date().isoformat(),
+        asked=f"{len(rows):,} of {len(jobs()):,}",
+        machine=f"{os.cpu_count()} CPU cores ({platform.machine()})",
+        minutes=f"{sum(row['seconds'] for row in rows) / 60:.0f}",
+        versions=f"torch {torch.__version__}, transformers {transformers.__version__}",
+    )
+    text += "".join(_line(*key, group) for key, group in groups.items())
     accidents = [row for row in rows if row["kind"] == "accidents"]
     if accidents:
         text += "\n| accident | way | ratio |\n|---|---|---:|\n"
         text += "".join(
             f"| {row['name']} | {row['way']} | {_ratio([row])} |\n" for row in accidents
         )
-    if bad:
-        text += "\n**Wrong:**\n\n"
-        text += "".join(
-            f"* {row['kind']}, {row['engine']}, {row['name']}: {row['way']} "
-            f"{row.get('said', row.get('ratio'))}\n"
-            for row in bad
-        )
-    return text
+    bad = [
+        f"* {row['kind']}, {row['engine']}, {row['name']}: {row['way']} "
+        f"{row.get('said', row.get('ratio'))}\n"
+        for row in rows
+        if wrong(row)
+    ]
+    return text + "".join(["\n**Wrong:**\n\n", *bad]) if bad else text
 
 
 def _line(kind: str, engine: str, rows: Sequence[Row]) -> str:
