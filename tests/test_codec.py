@@ -62,6 +62,7 @@ class Whole:
     names: tuple[str, ...] = ()
     shapes: Mapping[str, Shape] = field(default_factory=dict)
     size: float | None = None
+    either: Circle | Plain | None = None
 
 
 WHOLE = Whole(
@@ -71,6 +72,7 @@ WHOLE = Whole(
     names=("a", "b"),
     shapes={"y": Circle(1.5), "x": Square(1.0)},
     size=0.1,
+    either=Circle(0.5),
 )
 
 

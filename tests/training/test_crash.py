@@ -209,7 +209,7 @@ def test_invariant_7_twin_an_interrupt_that_does_not_wait_loses_the_step(
     store, tmp_path, monkeypatch
 ):
     """The same signal without the block that holds it back: charged, computed, and thrown away."""
-    monkeypatch.setattr(loop.interrupts, "_handled", lambda *arguments: nullcontext())
+    monkeypatch.setattr(loop.interrupts, "held", lambda: nullcontext(loop.interrupts.Held()))
     SignalIn(monkeypatch, 3)
     with pytest.raises(Interrupted, match="at once"):
         train(store, SIX, RARELY, out=tmp_path / "run")

@@ -183,7 +183,7 @@ def _key(hint: Any, key: str) -> str | int:
 
 
 def _of_kind(classes: list[Any], kind: object, at: str) -> Any:
-    """The one of the classes that has this ``kind``.
+    """The one of the classes that has this ``kind``; else one that has none.
 
     A dataclass with slots is made twice, and the first one lives on until it is collected: of two
     classes of one kind the last is the one that everybody knows.

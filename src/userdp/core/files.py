@@ -137,13 +137,6 @@ def operator_folder(path: Path) -> None:
     path.chmod(OPERATOR_FOLDER)
 
 
-def close_folder(path: Path) -> None:
-    """`operator_folder`, and all that another library wrote in it: only its owner may read them."""
-    operator_folder(path)
-    for one in path.rglob("*"):
-        one.chmod(OPERATOR_FOLDER if one.is_dir() else OPERATOR_FILE)
-
-
 @contextmanager
 def whole_folder(path: Path, *, mode: int = 0o755) -> Iterator[Path]:
     """A temporary folder that becomes ``path`` when the block ends well, and vanishes otherwise.

@@ -6,51 +6,24 @@ import re
 from collections.abc import Iterable
 from difflib import get_close_matches
 
-_ANY = r"--[a-z][a-z0-9-]*(?:[ =](?!and\b|or\b)[^\s`,;-][^\s`,;]*)?"
-_COMMAND = re.compile(
-    rf"(`userdp [^`]*`|userdp (?:store )?[a-z]+(?: (?:{_ANY}|[A-Z]+\b|[^\s`,;]*[/.{{][^\s`,;]+))*)"
-)
-"""After a command's name: options, placeholders in capitals, and what looks like a path."""
-_OPTION = re.compile(
-    r"--(?P<no>no-)?(?P<name>[a-z][a-z0-9_-]*)"
-    r"(?:[ =](?P<value>[A-Z]{2,}\b|-?\d[\d.e-]*|\S*/\S+)|=(?P<word>[^\s`,;]+))?"
-)
-_SECTIONS = (
-    "plan|sampling|clip|adaptation|learning|run|plain|input|local|measure|model|rules|public"
-)
-_SETTING = re.compile(rf"--set (?:{_SECTIONS})\.(\w+)=")
-_SECTION = re.compile(
-    rf"(?<![\w./-])(?!\w+\.(?:clip|jsonl?|csv|parquet|toml|txt|gz|py)\b)(?:{_SECTIONS})"
-    r"\.([a-z_0-9]+)\b(?![.=/])"
-)
+_OPTION = re.compile(r"(?P<command>`[^`]*`)|--(?:set \w+\.)?(?P<no>no-)?(?P<name>[a-z][\w-]*)")
 
 
 def in_python(text: str) -> str:
-    """A message for who called a function: options become arguments, and commands stay commands.
+    """A message for who called a function: options become arguments; `commands` stay as they are.
 
-    >>> in_python("measure with `userdp store stats STORE --epsilon 1`; leave --seed out")
-    'measure with `userdp store stats STORE --epsilon 1`; leave seed out'
-    >>> in_python("use --set learning.precision=bfloat16, or leave learning.engine out")
-    'use precision="bfloat16", or leave engine out'
-    >>> in_python("evaluate it with --no-base")
-    'evaluate it with base=False'
+    >>> in_python("measure with `userdp store stats STORE --epsilon 1`; leave --held-out-users out")
+    'measure with `userdp store stats STORE --epsilon 1`; leave held_out_users out'
+    >>> in_python("use --set learning.precision=bfloat16, or evaluate with --no-base")
+    'use precision=bfloat16, or evaluate with base=False'
     """
-    parts = _COMMAND.split(text)  # every second one is a command
-    parts[::2] = [
-        _OPTION.sub(_argument, _SECTION.sub(r"\1", _SETTING.sub(r"--\1=", part)))
-        for part in parts[::2]
-    ]
-    return "".join(parts)
+    return _OPTION.sub(_argument, text)
 
 
-def _argument(option: re.Match[str]) -> str:
-    """An option as an argument; its value as Python spells it."""
-    name, value = option["name"].replace("-", "_"), option["value"] or option["word"]
-    if value is None:
-        return f"{name}=False" if option["no"] else name
-    plain = re.fullmatch(r"-?[\d.e-]+|[A-Z]+|true", value)
-    spelled = value.replace("true", "True") if plain else f'"{value}"'
-    return f"{name}={spelled}"
+def _argument(found: re.Match[str]) -> str:
+    if found["command"]:
+        return found["command"]
+    return found["name"].replace("-", "_") + ("=False" if found["no"] else "")
 
 
 def closest(word: str, known: Iterable[str]) -> str | None:

@@ -81,7 +81,7 @@ def prepare_store(
             raise UseError(
                 f"a source of kind {source.kind} has records of one owner each",
                 hint="leave --records-per-user out; what a user gives to a step is capped in "
-                "training: userdp train --group-size",
+                "training: `userdp train --group-size`",
             )
     fractions = (
         require_fraction("held_out_users", held_out_users),

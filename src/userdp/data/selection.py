@@ -108,7 +108,8 @@ def select_once(
         got = "there are none" if scores is None else "these are of another number"
         raise UseError(
             f"the selection {strategy} needs a score for each example, and {got}",
-            hint="userdp store score STORE --out scores.arrow, then --set run.scores=scores.arrow",
+            hint="`userdp store score STORE --out scores.arrow`, then "
+            "--set run.scores=scores.arrow",
         )
     counts = np.minimum(split.counts, require_count("group_size", group_size))
     return counts, FixedSelection(

@@ -99,7 +99,7 @@ def _takes_its_slot(history: History, line: Trial) -> bool:
         raise UseError(
             f"no private selection in {history.path} pays for this trial: it has drawn no such "
             "slot, or one of other settings",
-            hint="go on with the tuning: userdp tune STORE --out DIR --resume",
+            hint="go on with the tuning: `userdp tune STORE --out DIR --resume`",
         )
     taken = {trial.slot: trial.run_id for trial in history.trials.values()}
     if taken.get(line.slot, line.run_id) != line.run_id:

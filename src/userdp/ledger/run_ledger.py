@@ -178,7 +178,7 @@ class RunRecord:
             )
         return UseError(
             f"the run at {self.folder.path} has released no model yet",
-            hint="go on with it: userdp train STORE --out RUN --resume; a loop of your own calls "
+            hint="go on with it: `userdp train STORE --out RUN --resume`; a loop of your own calls "
             "private.save()",
         )
 

@@ -86,7 +86,7 @@ class GradientNorms(Saved):
         if 1 not in self.user_norms:
             raise UseError(
                 "gradient norms must hold the group size 1: every plan is compared with it",
-                hint="measure them again: userdp plan --model",
+                hint="measure them again: `userdp plan --model`",
             )
         norms = {
             require_count("group size", size, at_most=10**6): require_positive(

@@ -122,8 +122,8 @@ class Request:
                 "the plan needs a population: the sampling probability and every denominator are "
                 "made of it, and the store's own count is private",
                 hint="declare a nominal number of users with --population, or release it under DP "
-                "first, as a share of the budget: userdp store stats STORE "
-                f"--epsilon {0.05 * self.epsilon!r} --ask users --ask median",
+                "first, as a share of the budget: `userdp store stats STORE "
+                f"--epsilon {0.05 * self.epsilon!r} --ask users --ask median`",
             )
         return known
 

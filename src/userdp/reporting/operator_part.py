@@ -127,7 +127,7 @@ def _audit(folder: RunFolder) -> dict[str, Any]:
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise UseError(
             f"{path} is damaged: {kind_of(error)}",
-            hint="audit again: userdp audit RUN --store STORE; or make a public report",
+            hint="audit again: `userdp audit RUN --store STORE`; or make a public report",
         ) from error
 
 

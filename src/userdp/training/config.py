@@ -268,7 +268,7 @@ class TrainConfig:
         if self.no_exact_log and self.evaluate_every:
             raise UseError(
                 "evaluations on held-out users are exact numbers, and no_exact_log keeps none",
-                hint="leave learning.evaluate_every out; userdp evaluate --epsilon E asks under DP",
+                hint="leave evaluate_every out; `userdp evaluate --epsilon E` asks under DP",
             )
 
     @property

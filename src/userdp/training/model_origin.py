@@ -234,7 +234,7 @@ def require_made_for(wanted: MadeFor, store: UserStore, made: MadeFor) -> None:
     if other:
         raise UseError(
             f"the plan was made from gradient norms of another {other}: it says nothing of this",
-            hint="measure again: userdp plan --model",
+            hint="measure again: `userdp plan --model`",
         )
 
 

@@ -50,7 +50,6 @@ class OperatorLog:
             self._callbacks = [kind() for kind in get_reporting_integration_callbacks(report_to)]
             for callback in self._callbacks:
                 callback.on_train_begin(*self._told)
-            files.close_folder(folder.curves)
 
     def write(self, kind: str, values: Mapping[str, Any]) -> None:
         """Append one line, and a point to each curve of which there is a number."""
