@@ -2,31 +2,12 @@
 
 import math
 
-import mpmath
 import pytest
 
 from userdp.core.errors import UseError
 from userdp.plans.preset import Preset, preset
 from userdp.plans.resolved import PlanFields, resolve
 from userdp.plans.small_delta import DeltaSize, size_of
-
-
-def subsampled_gaussian_delta(epsilon, q, sigma):
-    """δ of one Poisson-sampled Gaussian step, by quadrature: the oracle for T = 1."""
-
-    def excess(one, other):
-        return lambda x: max(0, one(x) - mpmath.e**epsilon * other(x))
-
-    def without(x):
-        return mpmath.npdf(x, 0, sigma)
-
-    def having(x):
-        return (1 - q) * mpmath.npdf(x, 0, sigma) + q * mpmath.npdf(x, 1, sigma)
-
-    with mpmath.workdps(30):
-        grid = mpmath.linspace(-12 * sigma, 12 * sigma + 1, 40)
-        both = (excess(having, without), excess(without, having))
-        return max(mpmath.quad(one, grid) for one in both)
 
 
 @pytest.mark.parametrize("epsilon", [1, 4])
@@ -39,12 +20,6 @@ def test_the_plan_is_within_its_budget_and_uses_it(epsilon):
     assert (plan.sampling.group_size, plan.steps) == (chosen.group_size, chosen.steps)
     assert plan.denominator == pytest.approx(chosen.cohort_size)
     assert plan.origins == {}, "its constants are declared ones"
-    q = chosen.cohort_size / 20_000
-    step = plan.guarantee(1)
-    found = subsampled_gaussian_delta(step.epsilon, q, plan.noise.multiplier)
-    assert found <= step.delta * (1 + 1e-6)
-    broken = subsampled_gaussian_delta(step.epsilon, q, plan.noise.multiplier / 2)
-    assert broken > step.delta, "half the noise is caught"
 
 
 @pytest.mark.parametrize("population", [100, 500, 20_000, 10**6, 10**9])
