@@ -22,16 +22,13 @@ ROWS = [
 FIELDS = {"user": "author", "text": "message", "seq_len": 32}
 
 
-def frame() -> pd.DataFrame:
-    return pd.DataFrame(ROWS)
-
-
+TABLE = datasets.Dataset.from_list(ROWS)
 FORMS = {
     "rows": lambda path: ROWS,
     "generator": lambda path: (row for row in ROWS),
-    "datasets": lambda path: datasets.Dataset.from_list(ROWS),
-    "streamed": lambda path: datasets.Dataset.from_list(ROWS).to_iterable_dataset(),
-    "pandas": lambda path: frame(),
+    "datasets": lambda path: TABLE,
+    "streamed": lambda path: TABLE.to_iterable_dataset(),
+    "pandas": lambda path: pd.DataFrame(ROWS),
     "polars": lambda path: pl.DataFrame(ROWS),
     "arrow": lambda path: pa.Table.from_pylist(ROWS),
     "path": lambda path: path,
@@ -94,7 +91,7 @@ def test_conversations_are_known_by_their_column(tmp_path, make):
 
 @pytest.mark.parametrize("dtype", ["str", "category", "object"])
 def test_generated_text_is_known_again_in_a_frame(tmp_path, dtype):
-    written = frame().assign(generated_by="userdp 0123").astype({"generated_by": dtype})
+    written = pd.DataFrame(ROWS).assign(generated_by="userdp 0123").astype({"generated_by": dtype})
     store = userdp.prepare(written, out=tmp_path / "store", **FIELDS)
     assert store.meta.sources[0]["text_of_unknown_model"]
 
@@ -102,12 +99,7 @@ def test_generated_text_is_known_again_in_a_frame(tmp_path, dtype):
 @pytest.mark.parametrize(
     ("data", "said"),
     [
-        (
-            datasets.DatasetDict(
-                train=datasets.Dataset.from_list(ROWS), test=datasets.Dataset.from_list(ROWS)
-            ),
-            "one table is prepared",
-        ),
+        (datasets.DatasetDict(train=TABLE, test=TABLE), "one table is prepared"),
         (3, "a int is no table"),
         (pd.DataFrame({"a": ["b"]}), "no record has the field 'author'"),
         ([], "no input"),

@@ -6,12 +6,11 @@ import sys
 
 import pandas as pd
 import pytest
-import transformers
 
 import userdp
 from tests.claims.lives import Teller
 from tests.plans import uls_plan
-from tests.training.toy import CONFIG, cycles, sgd, toy_model, toy_store
+from tests.training.toy import CONFIG, cycles, toy_store
 from userdp.core.codec import encode
 from userdp.ledger import RunFolder
 
@@ -81,17 +80,3 @@ def test_a_field_beside_a_configuration_counts_and_a_misspelt_one_is_refused(sto
         userdp.train(store, PLAN, out=tmp_path / "other", lerning_rate=0.1)
     assert told.value.hint == "did you mean learning_rate?"
     assert not (tmp_path / "other").exists()
-
-
-@pytest.mark.slow
-def test_the_run_of_a_loop_is_a_run(tmp_path):
-    people = toy_store(tmp_path / "store", cycles(80))
-    toy_model(people).save_pretrained(tmp_path / "base")
-    model = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "base")
-    optimizer = sgd(model)
-    with userdp.make_private(model, optimizer, people, PLAN, out=tmp_path / "run") as private:
-        for _ in private:
-            optimizer.step()
-        private.save()
-    assert userdp.claim(private).plan == PLAN
-    assert userdp.generate(private, records=1, max_tokens=2).claim == userdp.claim(private)

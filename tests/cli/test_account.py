@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.claims.lives import Teller
 from tests.ledgers import query, reserve
 from tests.plans import changed_plan
 from tests.reporting.conftest import run_maker, users_plan
@@ -57,12 +56,11 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 @pytest.fixture
-def said(userdp):
+def said():
     """What the command answers; None where it refuses, which it must do in words."""
 
     def answer(*options: object) -> dict[str, Any] | None:
-        status, out, _ = userdp("account", *options, "--json")
-        told = dict(json.loads(out))
+        status, told = Teller()("account", *options)
         assert status == told.get("status", 0)
         assert status in (0, 2)
         return None if status else told
@@ -143,13 +141,6 @@ def test_a_contradicted_accountant_ends_in_a_loud_error(userdp, monkeypatch) -> 
     status, out, err = userdp("account", *PROVED, "--delta", 1e-6)
     assert (status, out) == (1, "")
     assert "the proof contradicts the accountant" in err
-
-
-def test_without_the_library_the_way_to_it_is_told_and_the_rest_works(userdp, monkeypatch) -> None:
-    monkeypatch.setitem(sys.modules, "flint", None)
-    status, _, err = userdp("account", *PROVED, "--delta", 1e-6)
-    assert (status, "pip install 'userdp[proof]'" in err) == (2, True)
-    assert userdp("account", *PROVED[:-1], "--delta", 1e-6)[0] == 0
 
 
 @pytest.mark.usefixtures("flint")

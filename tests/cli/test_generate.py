@@ -5,7 +5,7 @@ import stat
 
 import pytest
 
-from tests.cli.test_train import MODEL, PLAN
+from tests.cli.test_train import MODEL
 from userdp.claims import claim
 from userdp.training.sampled_texts import GenerateConfig, sampled_texts
 
@@ -29,9 +29,8 @@ def test_a_synthetic_data_set_has_the_runs_claim_and_charges_nothing(place, user
     run, out = place / "run", tmp_path / "synthetic.jsonl"
     before = claim(run / "ledger.jsonl").guarantee
     few = ("--records", 5, "--micro-batch", 2, "--max-tokens", 4, "--prompt", "w1", "--json")
-    status, printed, _ = userdp("generate", run, "--out", out, *few)
-    assert status == 0
-    said, texts = json.loads(printed), [json.loads(one) for one in out.read_text().splitlines()]
+    said = json.loads(userdp("generate", run, "--out", out, *few)[1])
+    texts = [json.loads(one) for one in out.read_text().splitlines()]
     assert len(texts) == said["records"] == 5
     assert all(one["text"].startswith("w1") for one in texts)
     assert (said["epsilon"], said["delta"]) == (before.epsilon, before.delta)
@@ -43,8 +42,8 @@ def test_a_synthetic_data_set_has_the_runs_claim_and_charges_nothing(place, user
 
 
 @pytest.mark.slow
-def test_the_operator_is_told_of_copies_and_nobody_else(trained, store, userdp):
-    learned, private = trained("a", *plain(300), "--learning-rate", 0.02), trained("b", *PLAN)
+def test_the_operator_is_told_of_copies_and_nobody_else(trained, place, store, userdp):
+    learned, private = trained("a", *plain(300), "--learning-rate", 0.02), place / "run"
     asked = ("--records", 20, "--max-tokens", 6, "--check", store.path, "--check-tokens", 5)
     copies = []
     for run in (learned, private):

@@ -5,7 +5,6 @@ Input that cannot be used is in mistakes.toml.
 
 from __future__ import annotations
 
-import json
 import shutil
 import subprocess
 import sys
@@ -14,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import userdp as library
+from tests.claims.lives import Teller
 from tests.data.corpora import corpus, write_jsonl
 from tests.speed import fast_then_slow
 from userdp.data.user_store import UserStore
@@ -21,24 +21,19 @@ from userdp.data.user_store import UserStore
 
 def people(path: Path, users: int = 20) -> Path:
     """Records of made-up users."""
-    rows = [
-        {"user": user.decode(), "text": text}
-        for user, texts in corpus(users).items()
-        for text in texts
-    ]
+    written = corpus(users).items()
+    rows = [{"user": user.decode(), "text": text} for user, texts in written for text in texts]
     return write_jsonl(path, rows)
 
 
-def test_prepare_then_stats_tell_the_same_totals_as_json(tmp_path, userdp):
+def test_prepare_then_stats_tell_the_same_totals(tmp_path):
     source, store = people(tmp_path / "mail.jsonl"), tmp_path / "store"
-    status, out, _ = userdp("prepare", source, "--out", store, "--json")
-    made = json.loads(out)
-    assert status == 0
+    tell = Teller()
+    made = tell.done("prepare", source, "--out", store)
     assert made["totals"]["records_read"] == len(source.read_text().splitlines())
     assert made["store_id"] == UserStore.open(store).meta.store_id
-    status, out, _ = userdp("store", "stats", store, "--json")
-    told = json.loads(out)
-    assert (status, told["operator_only"], told["users"]) == (0, True, 20)
+    told = tell.done("store", "stats", store)
+    assert (told["operator_only"], told["users"]) == (True, 20)
     assert told["examples"] == made["totals"]["examples"]
 
 
@@ -85,28 +80,16 @@ def test_a_full_disk_is_a_failure_that_leaves_the_old_store(tmp_path, userdp, si
         [sys.executable, "-c", LIMITED, *line], capture_output=True, text=True, check=False
     )
     assert done.returncode == 1, (done.stdout, done.stderr)
-    assert done.stderr.count("error:") == 1
-    assert "Traceback" not in done.stderr
+    assert (done.stderr.count("error:"), "Traceback" in done.stderr) == (1, False)
     assert sorted(tmp_path.rglob("*")) == before
     assert UserStore.open(out).meta.store_id == identity
 
 
-def test_a_chat_template_is_used_or_its_absence_is_said_before_anything_is_written(
-    tmp_path, userdp, monkeypatch
-):
-    """Said even where writing then fails: so it was said before."""
+def test_a_chat_template_is_used_or_its_absence_is_said(tmp_path, userdp):
     turns = [{"from": "human", "value": "When?"}, {"from": "gpt", "value": "At noon."}]
     path = write_jsonl(tmp_path / "a.jsonl", [{"user": "ana", "conversations": turns}])
     store, folder = tmp_path / "s", tmp_path / "model"
     line = ("prepare", path, "--out", store, "--held-out-users", 0)
-    with monkeypatch.context() as patched:
-        patched.setattr("userdp.commands.prepare.prepare_store", lambda *_, **__: 1 / 0)
-        with (
-            pytest.warns(library.UserdpWarning, match="the tokenizer has no chat template"),
-            pytest.raises(ZeroDivisionError),
-        ):
-            library.prepare(path, out=store, held_out_users=0)
-    assert not store.exists()
     status, out, err = userdp(*line)
     assert (status, "Read as conversations" in out, "--tokenizer" in err) == (0, True, True)
     assert UserStore.open(store).meta.loss_mask

@@ -16,7 +16,6 @@ from userdp.ledger import RunFolder, StoreLedger
 from userdp.plans import Plan
 from userdp.plans.preset import preset
 from userdp.plans.resolved import PlanFields, resolve
-from userdp.training.config import TrainConfig, train_config
 from userdp.training.private_run import make_private
 
 COMMON = "--population 100 --group-size 2 --l2-clip-norm 1 --delta 1e-5 "
@@ -118,13 +117,6 @@ def test_what_is_given_stands_in_place_of_the_presets_choice(train, tmp_path):
     assert plan.sampling.group_size == preset(epsilon=4, population=20_000).group_size
     assert folder.read_train()["learning"]["learning_rate"] == 0.001
     assert "The preset chose group size 1, clip norm 0.1, without a look" in err
-
-
-def test_adapters_have_a_default_rate_of_their_own():
-    adapters = preset(epsilon=4, population=100, low_rank=True).learning_rate
-    assert TrainConfig(lora_rank=2).learning_rate == adapters == 0.008
-    assert train_config({"lora_rank": 2}).learning_rate == adapters
-    assert TrainConfig(lora_rank=2, learning_rate=0.1).learning_rate == 0.1
 
 
 def test_what_was_declared_by_the_preset_is_that_run(store, train, tmp_path):
