@@ -63,7 +63,7 @@ def charles_table_1(stores: Mapping[str, Path]) -> list[Row]:
             **{key: part.examples_per_user[key] for key in ("min", "median", "max")},
         }
         for name, store in open_stores(stores).items()
-        for split, part in describe(store).splits.items()
+        for split, part in describe(store)["splits"].items()
         if part.users
     ]
 
@@ -72,7 +72,7 @@ def chua_table_1(stores: Mapping[str, Path]) -> list[Row]:
     """Records for training and evaluation by store; the columns per unit are of training units."""
     table = []
     for name, store in open_stores(stores).items():
-        splits = describe(store).splits
+        splits = describe(store)["splits"]
         train = splits[Split.TRAIN]
         table.append(
             {

@@ -9,7 +9,7 @@ is that of their Figure 10, over powers of two, both axes logarithmic.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -43,37 +43,25 @@ class SplitStatistics:
     histogram: tuple[tuple[int, int, int], ...]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class StoreStatistics:
-    """A store in numbers; operator-only.
+def describe(store: UserStore) -> dict[str, Any]:
+    """The exact counts of ``store``. Reads the users' table, no tokens.
 
-    Args:
-        totals: records, users, examples, tokens, and ``near_colliding_users`` as
-            `user_ids.near_colliding` counts; drops, ``seq_len`` and ``vocab_size``.
-        splits: by name.
+    Records, users, examples, tokens, and ``near_colliding_users`` as `user_ids.near_colliding`
+    counts; drops, ``seq_len`` and ``vocab_size``; and under ``splits`` the `SplitStatistics` by
+    name.
     """
-
-    totals: dict[str, Any]
-    splits: dict[str, SplitStatistics]
-
-    def to_dict(self) -> dict[str, Any]:
-        """As plain values, for JSON."""
-        splits = {name: asdict(split) for name, split in self.splits.items()}
-        return {"operator_only": True, **self.totals, "splits": splits}
-
-
-def describe(store: UserStore) -> StoreStatistics:
-    """The exact counts of ``store``. Reads the span index, no tokens."""
     meta = store.meta
     named = ("drops", "example_drops", "seq_len", "vocab_size")
     tokens = meta.totals["splits"]
-    return StoreStatistics(
-        totals={**meta.totals, **{name: getattr(meta, name) for name in named}},
-        splits={
+    return {
+        "operator_only": True,
+        **meta.totals,
+        **{name: getattr(meta, name) for name in named},
+        "splits": {
             str(name): describe_counts(store.split(name).counts, tokens=tokens[name]["tokens"])
             for name in Split
         },
-    )
+    }
 
 
 def describe_counts(counts: NDArray[np.int64], *, tokens: int) -> SplitStatistics:

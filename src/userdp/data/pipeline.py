@@ -180,7 +180,7 @@ def _fill(
             rule=rule, one_per_record=bound is not None, at=progress.at,
         )  # fmt: skip
     if tally.records_stored == 0:
-        raise UseError(_nothing(tally), hint="check --user, --text and PATH")
+        raise UseError(_nothing(tally), hint=source.advice())
     ownership = first_owner_facts() if tally.of_several else None
     return writer.finish(
         source=_facts(source, rule, tally),

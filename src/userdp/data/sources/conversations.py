@@ -91,8 +91,7 @@ def as_conversations(table: Table, options: SourceOptions) -> Table:
         text, pieces = (written, None) if isinstance(written, Drop) else written
         return record_of(row.get(options.user), text, pieces=pieces)
 
-    turns = (options.messages, _SHAREGPT, options.completion)
-    parser = Parser(fields=fields, parse=parse, required=((options.user,), turns))
+    parser = Parser(fields=fields, parse=parse)
     return replace(
         table,
         kind="conversations",

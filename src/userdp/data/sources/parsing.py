@@ -12,7 +12,7 @@ from typing import Any
 
 from userdp.core.errors import UseError
 from userdp.core.stages import NoProgress, Progress
-from userdp.data.records import Drop, Record, Tally
+from userdp.data.records import Drop, Record
 from userdp.data.sources.input_files import GENERATED
 from userdp.data.sources.source import Entry, InputOptions, Source, SourceOptions
 
@@ -20,7 +20,6 @@ Row = dict[str, Any]
 UserOf = Callable[[str], bytes | Drop]
 """Makes the user of a field's value."""
 _PLACES_LOOKED_AT, _ROWS_LOOKED_AT = 32, 100
-_NO_ROWS = (Drop.BLANK_LINE, Drop.INVALID_JSON, Drop.NOT_AN_OBJECT)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -30,12 +29,10 @@ class Parser:
     Args:
         fields: all fields that are looked at.
         parse: gives the record of a row, or why there is none.
-        required: groups of fields; of each group, some row must have one.
     """
 
     fields: tuple[str, ...]
     parse: Callable[[Row], Entry]
-    required: tuple[tuple[str, ...], ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,26 +74,14 @@ class Table(Source):
                 row.keys() for row in islice(rows, _ROWS_LOOKED_AT) if isinstance(row, dict)
             )
 
-    def check(self, tally: Tally) -> None:
-        """`UseError` if no row came of what was read, or none had a field that is required."""
-        drops = tally.drops
-        rows = tally.records_read - sum(drops[one] for one in _NO_ROWS)
-        if tally.records_read and not rows:
-            raise UseError(
-                "no line is a JSON object",
-                hint="expected one object per line; a JSON array must be split into lines",
-            )
-        lacking = drops[Drop.NO_USER_FIELD] + drops[Drop.NO_TEXT_FIELD]
-        if not rows or lacking < rows:
-            return
-        seen = {name: None for names in self.first_fields() for name in names}
-        for group in self.parser.required:
-            if seen.keys().isdisjoint(group):
-                wanted = " or ".join(repr(name) for name in group)
-                raise UseError(
-                    f"no record has the field {wanted}; fields there: {_field_names(seen, group)}",
-                    hint="name the right ones with --user and --text",
-                )
+    def advice(self) -> str:
+        """The fields that are looked for, and those that are there; see `Source.advice`."""
+        wanted = ", ".join(map(repr, self.parser.fields))
+        there = dict.fromkeys(name for names in self.first_fields() for name in names)
+        return (
+            f"looked for the fields {wanted}; fields there: "
+            f"{_field_names(there, self.parser.fields)}. Name the right ones with --user and --text"
+        )
 
 
 def plain_parser(options: SourceOptions, user_of: UserOf | None = None) -> Parser:
@@ -121,7 +106,7 @@ def plain_parser(options: SourceOptions, user_of: UserOf | None = None) -> Parse
         held_out = day is not None and is_from(row.get(options.date or ""), day)
         return record_of(row.get(options.user), row.get(options.text), held_out, user_of=user_of)
 
-    return Parser(fields=fields, parse=parse, required=tuple((name,) for name in fields))
+    return Parser(fields=fields, parse=parse)
 
 
 def record_of(

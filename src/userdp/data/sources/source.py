@@ -143,7 +143,7 @@ class Source:
             if entry.written_by:
                 tally.wrote(entry.written_by)
             yield entry
-        self.check(tally)
 
-    def check(self, tally: Tally) -> None:
-        """`UseError` if what was read shows that the source as a whole is not what was meant."""
+    def advice(self) -> str:
+        """What to look at where none of the records can be used."""
+        return "check PATH and --source"

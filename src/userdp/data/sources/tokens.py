@@ -10,7 +10,8 @@ grouping sorts bytes whatever they say, and `ReadyTokens` turns the digits back 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import fields, replace
+from dataclasses import fields as fields_of
+from dataclasses import replace
 from typing import Any, Self
 
 import numpy as np
@@ -32,7 +33,7 @@ class ReadyTokens(StoreTokenizer):
     @classmethod
     def of(cls, tokenizer: StoreTokenizer) -> Self:
         """The same tokenizer for such rows; no end-of-text token is added to them."""
-        values = {one.name: getattr(tokenizer, one.name) for one in fields(tokenizer)}
+        values = {one.name: getattr(tokenizer, one.name) for one in fields_of(tokenizer)}
         return cls(**{**values, "end_of_text_id": None})
 
     def encode_pieces(
@@ -67,10 +68,10 @@ def build(table: Any, *, user: str, labels: bool, vocab_size: int) -> Table:
         text, pieces = (content, None) if isinstance(content, Drop) else content
         return record_of(row.get(user), text, pieces=pieces)
 
-    needed = (user, IDS, *((LABELS,) if labels else ()))
-    parser = Parser(fields=(*needed, MASK), parse=parse, required=tuple((name,) for name in needed))
+    fields = (user, IDS, *((LABELS,) if labels else ()), MASK)
+    parser = Parser(fields=fields, parse=parse)
     source = table_source(table, SourceOptions(user=user, text=IDS))
-    facts = {**source.facts, "fields": list(parser.fields)}
+    facts = {**source.facts, "fields": list(fields)}
     return replace(source, kind="tokens", parser=parser, loss_mask=labels, facts=facts)
 
 
