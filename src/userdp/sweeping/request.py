@@ -48,6 +48,21 @@ class TuningMode(StrEnum):
     PRIVATE_SELECTION = "private-selection"
 
 
+class Distribution(StrEnum):
+    """The law of the random number of candidates of a private selection, by its name."""
+
+    LOGARITHMIC = "logarithmic"
+    GEOMETRIC = "geometric"
+    POISSON = "poisson"
+
+    def of_mean(self, mean: float) -> Repetitions:
+        """The law with this mean."""
+        if self is Distribution.POISSON:
+            return PoissonNumber(mu=mean)
+        eta = 0.0 if self is Distribution.LOGARITHMIC else 1.0
+        return TruncatedNegativeBinomial.of_mean(mean, eta=eta)
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Choice:
     """How the best candidate is chosen, and at what price.
@@ -61,8 +76,9 @@ class Choice:
         loss_bound: a public bound in nats per token, larger losses count as so much in DP scores;
             by default that of guessing all tokens of the vocabulary alike.
         mean_trials: of the random number of candidates of a private selection.
-        distribution: of that number: logarithmic (the default, mostly the cheapest for its mean),
-            geometric or poisson.
+        distribution: of that number. A fixed number has no claim: the best of K can cost K times
+            one run, since how good it is tells how many were near it. Logarithmic is mostly the
+            cheapest for its mean.
     """
 
     tuning: TuningMode
@@ -71,31 +87,7 @@ class Choice:
     score_epsilon: float | None = None
     loss_bound: float | None = None
     mean_trials: float | None = None
-    distribution: str | None = None
-
-    @property
-    def repetitions(self) -> Repetitions | None:
-        """The law of the number of candidates, if one is asked for."""
-        mean, distribution = self.mean_trials, self.distribution
-        laws = {"logarithmic": 0.0, "geometric": 1.0}
-        if distribution == "fixed" and self.tuning is TuningMode.PRIVATE_SELECTION:
-            raise UseError(
-                "a fixed number of candidates has no claim by private selection: the best of K can "
-                "cost K times one run, since how good it is tells how many were near it",
-                hint="--tuning composition charges all of a fixed grid; or --distribution "
-                "logarithmic",
-            )
-        if mean is None and distribution is None:
-            return None
-        if mean is None or distribution not in (None, "poisson", *laws):
-            raise UseError(
-                f"--distribution {distribution} says nothing"
-                + (" without --mean-trials" if mean is None else ": there is no such law"),
-                hint="give --mean-trials 8; and logarithmic, geometric or poisson",
-            )
-        if distribution == "poisson":
-            return PoissonNumber(mu=mean)
-        return TruncatedNegativeBinomial.of_mean(mean, eta=laws[distribution or "logarithmic"])
+    distribution: Distribution = Distribution.LOGARITHMIC
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -205,8 +197,7 @@ def build_request(
     Raises:
         UseError: the mode has no claim for these candidates, or what was given says nothing in it.
     """
-    mode, repetitions = choice.tuning, choice.repetitions
-    epsilon, score_epsilon, loss_bound = choice.epsilon, choice.score_epsilon, choice.loss_bound
+    mode, epsilon, score_epsilon = choice.tuning, choice.epsilon, choice.score_epsilon
     if not candidates:
         raise UseError("a tuning needs at least one candidate, got none")
     scored = store.split(choice.split)
@@ -220,15 +211,22 @@ def build_request(
         if candidate.config.selection.scored:
             raise UseError("a tuning scores no examples: no selection by perplexity")
     load_model(candidates[0].config, store)  # a model that does not fit must cost nothing
-    if mode is not TuningMode.PRIVATE_SELECTION and repetitions is not None:
+    selects = mode is TuningMode.PRIVATE_SELECTION
+    if selects and choice.mean_trials is None:
+        raise UseError(
+            "a private selection needs the mean of its random number of candidates",
+            hint="give --mean-trials 8",
+        )
+    logarithmic = choice.distribution == Distribution.LOGARITHMIC
+    if not selects and not (choice.mean_trials is None and logarithmic):
         raise UseError(
             f"--tuning {mode} tries the whole grid: a random number of candidates says nothing",
             hint="leave --mean-trials and --distribution out, or use --tuning private-selection",
         )
-    bound = math.log(store.meta.vocab_size) if loss_bound is None else loss_bound
+    bound = math.log(store.meta.vocab_size) if choice.loss_bound is None else choice.loss_bound
     request = SweepRequest(candidates=candidates, split=scored.name, loss_bound=bound)
     if mode is TuningMode.NON_PRIVATE:
-        if any(value is not None for value in (epsilon, score_epsilon, loss_bound)):
+        if any(value is not None for value in (epsilon, score_epsilon, choice.loss_bound)):
             raise UseError(
                 "--epsilon, --score-epsilon and --loss-bound say nothing with --tuning "
                 "non-private: each run costs its own plan's epsilon, and scores are exact",
@@ -242,22 +240,16 @@ def build_request(
     if epsilon is None:
         epsilon = min(plan.budget.target_epsilon or plan.guarantee().epsilon for plan in plans)
     delta = min(plan.budget.target_delta for plan in plans)
+    if score_epsilon is None:
+        score_epsilon = epsilon * (SCORE_SHARE if selects else SCORES_SHARE / len(plans))
+    budget = {"epsilon": epsilon, "delta": delta, "score_epsilon": score_epsilon}
     tuning: Tuning
-    if mode is TuningMode.COMPOSITION:
-        score = SCORES_SHARE * epsilon / len(plans) if score_epsilon is None else score_epsilon
-        tuning = divided(plans, epsilon=epsilon, delta=delta, score_epsilon=score)
-        priced = dict(zip(plans, tuning.plans, strict=True))
-    elif repetitions is None:
-        raise UseError(
-            "a private selection needs the mean of its random number of candidates",
-            hint="give --mean-trials 8",
-        )
+    if choice.mean_trials is not None:
+        plans = tuple(dict.fromkeys(plans))
+        law = Distribution(choice.distribution).of_mean(choice.mean_trials)
+        tuning = selected(plans, repetitions=law, **budget)
     else:
-        score = SCORE_SHARE * epsilon if score_epsilon is None else score_epsilon
-        distinct = tuple(dict.fromkeys(plans))
-        tuning = selected(
-            distinct, epsilon=epsilon, delta=delta, score_epsilon=score, repetitions=repetitions
-        )
-        priced = dict(zip(distinct, tuning.plans, strict=True))
+        tuning = divided(plans, **budget)
+    priced = dict(zip(plans, tuning.plans, strict=True))
     tuned = tuple(replace(one, plan=priced[one.plan]) for one in candidates)
     return replace(request, tuning=tuning, candidates=tuned)

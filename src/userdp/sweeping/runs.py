@@ -18,8 +18,8 @@ from typing import Any
 
 from userdp.claims import claim
 from userdp.claims.conditions import Condition, ConditionKind
-from userdp.claims.descent import inherited_at, parts_of, payer_of, run_lineage
-from userdp.claims.lineage import Lineage, lineage_from, of_parts
+from userdp.claims.descent import bases_of, inherited_at, parts_of, payer_of, run_lineage
+from userdp.claims.lineage import Lineage, of_parts
 from userdp.core import files
 from userdp.core.codec import encode
 from userdp.core.errors import FailureError, UseError
@@ -330,17 +330,16 @@ class _Sweep:
         begun, tuning = history.tunings[self.begun.sweep_id]
         lineage = inherited_at(history, begun)
         lineage += lineage_of_model(self.store, name=request.candidates[0].config.model)
-        folders = {number: self.folder.run(number).path for number in self.trials}
-        runs = {number: RunRecord.read(folder).run_id for number, folder in folders.items()}
         ours = [
             charge
             for charge in history.charges.values()
             if charge.at > begun and charge.line.constants in tuning.constants
         ]
-        trials = [history.trials[one] for one in runs.values() if one in history.trials]
-        for base in (*(one.line.base for one in ours), *(trial.base for trial in trials)):
-            if base:
-                lineage += lineage_from(base, what="the base of a trial")
+        selection = history.charges.get(self.begun.sweep_id)  # which pays for all of its trials
+        for base in bases_of(history, [*ours, *filter(None, [selection])]):
+            lineage += base
+        folders = {number: self.folder.run(number).path for number in self.trials}
+        runs = {number: RunRecord.read(folder).run_id for number, folder in folders.items()}
         unpaid = [charge for charge in ours if charge.run_id not in runs.values()]
         if request.tuning is None:  # the others are in its condition
             unpaid = [charge for charge in unpaid if charge.line.again == runs[winner]]
