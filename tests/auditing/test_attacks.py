@@ -5,18 +5,19 @@ import stat
 import numpy as np
 import pytest
 import torch
+from scipy.stats import binom
 
 from tests.auditing import toy
 from tests.training.toy import CONFIG, toy_model
 from tests.words import WORDS
-from userdp.auditing import inference, repetitions
-from userdp.auditing.inference import (
+from userdp.auditing import membership, repetitions
+from userdp.auditing.membership import (
     Side,
     area,
     fresh_examples,
     fresh_text,
     roc,
-    user_inference,
+    membership_inference,
 )
 from userdp.auditing.repetitions import copy_half, reference_scores, texts_of, write_copy
 from userdp.data.splits import Split
@@ -35,12 +36,16 @@ def test_the_area_is_the_part_of_all_pairs_that_are_in_order():
     assert area(members, others) == pytest.approx(pairs)
     found = roc(members, others)
     assert np.trapezoid(*np.array(found.curve).T[::-1]) == pytest.approx(pairs)
-    assert found.tpr_at_low_fpr == (members > others.max()).mean()
+    hits = int((members > others.max()).sum())
+    assert found.tpr_at_low_fpr == hits / 30
+    # Clopper-Pearson: at either end so many hits have a tail of 2.5%.
+    assert binom.sf(hits - 1, 30, found.tpr_low) == pytest.approx(0.025)
+    assert binom.cdf(hits, 30, found.tpr_high) == pytest.approx(0.025)
 
 
 @pytest.mark.slow
 def test_the_interval_covers_chance_for_equals_and_not_for_members(monkeypatch):
-    monkeypatch.setattr(inference, "_RESAMPLES", 100)
+    monkeypatch.setattr(membership, "_RESAMPLES", 100)
     draw = np.random.default_rng(1)
     equal = [roc(draw.standard_normal(60), draw.standard_normal(60)).at_chance for _ in range(40)]
     assert np.mean(equal) > 0.85
@@ -83,7 +88,7 @@ def test_the_log_likelihood_is_the_sum_over_an_examples_tokens(people):
 
 def test_a_model_that_was_not_trained_tells_nobody(people):
     base = toy_model(people)
-    assert user_inference(base, base, fresh_text(people)).auc == 0.5
+    assert membership_inference(base, base, fresh_text(people)).auc == 0.5
 
 
 @pytest.mark.slow
@@ -100,7 +105,7 @@ def test_members_of_a_run_without_privacy_are_found(tmp_path):
     store = toy.store_of(tmp_path, texts, held_out_examples=0.3)
     train(store, PlainPlan(steps=150, batch_size=32), CONFIG, out=tmp_path / "run")
     model = read_model(str(tmp_path / "run" / "model"))
-    assert user_inference(model, toy_model(store), fresh_text(store)).auc_low > 0.5
+    assert membership_inference(model, toy_model(store), fresh_text(store)).auc_low > 0.5
 
 
 def attack_on_a_model_that_favours_busy_people(folder, monkeypatch):
@@ -117,7 +122,7 @@ def attack_on_a_model_that_favours_busy_people(folder, monkeypatch):
         return np.array(word) * float(model), np.ones(len(word), dtype=np.int64)
 
     monkeypatch.setattr(Side, "log_likelihoods", by_word)
-    return user_inference(1, 0, fresh_text(toy.store_of(folder, texts, held_out_examples=0.1)))
+    return membership_inference(1, 0, fresh_text(toy.store_of(folder, texts, held_out_examples=0.1)))
 
 
 def test_busy_people_are_not_taken_for_members(tmp_path, monkeypatch):
@@ -125,13 +130,13 @@ def test_busy_people_are_not_taken_for_members(tmp_path, monkeypatch):
 
 
 def test_a_broken_twin_that_reads_held_out_users_whole_is_caught(tmp_path, monkeypatch):
-    honest = inference.fresh_examples
+    honest = membership.fresh_examples
 
     def whole(store):
         everything = [np.arange(n) for n in store.split(Split.HELD_OUT_USERS).counts]
         return {**honest(store), Split.HELD_OUT_USERS: everything}
 
-    monkeypatch.setattr(inference, "fresh_examples", whole)
+    monkeypatch.setattr(membership, "fresh_examples", whole)
     assert not attack_on_a_model_that_favours_busy_people(tmp_path, monkeypatch).at_chance
 
 
@@ -187,7 +192,7 @@ def scores_of(people, place, count, plan=PLAIN):
 @pytest.mark.slow
 def test_members_are_found_who_are_not_against_the_base_model(people, attacked):
     model, attack = attacked
-    plain, found = user_inference(model, load_model(CONFIG, people), fresh_text(people)), attack()
+    plain, found = membership_inference(model, load_model(CONFIG, people), fresh_text(people)), attack()
     assert plain.at_chance
     assert found.auc_low > 0.5
     assert found.auc > plain.auc + 0.05

@@ -22,7 +22,8 @@ from userdp.reporting.facts import read_runs
 from userdp.reporting.operator_part import operator_view, read_operator
 from userdp.reporting.page import render_report
 
-ROC = {"auc": 0.513, "auc_low": 0.45, "auc_high": 0.57, "tpr_at_low_fpr": 0.012, "low_fpr": 0.01}
+ROC = {"auc": 0.513, "auc_low": 0.45, "auc_high": 0.57, "low_fpr": 0.01,
+       "tpr_at_low_fpr": 0.012, "tpr_low": 0.003, "tpr_high": 0.0314}  # fmt: skip
 
 
 def page_of(run: Path, *more: dict[str, object]) -> str:
@@ -51,7 +52,7 @@ def test_an_audit_stands_beside_the_claim_and_in_no_public_part(make_run: MakeRu
     audit_file(run, references={**ROC, "runs": 8, "auc": 0.661, "curve": curve})
     page = page_of(run)
     for text in ("Steinke", " 0.0151 ", "95 %", "agrees with the claim", " 0.0097 ", " 0.513 ",
-                 "0.450 to 0.570", "1.2 %, accusing 1 % of others", "the base model",
+                 "0.450 to 0.570", "1.2 % (0.3 to 3.1), accusing 1 % of others", "the base model",
                  "8 reference runs", " 0.661 "):  # fmt: skip
         assert text in page
     assert "contradicts" not in page
@@ -85,7 +86,7 @@ def test_the_names_that_the_report_reads_are_those_that_an_audit_writes() -> Non
     for module, kind, names in (
         ("guesses", "CanaryBound", {"epsilon_lower", "confidence", "most_detectable"}),
         ("step_checks", "StepAudit", {"epsilon_lower", "confidence"}),
-        ("inference", "Roc", set(ROC)),
+        ("membership", "Roc", set(ROC)),
     ):
         written = getattr(pytest.importorskip(f"userdp.auditing.{module}"), kind).__slots__
         assert names <= set(written)

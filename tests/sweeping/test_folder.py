@@ -63,7 +63,7 @@ def test_what_was_put_into_a_trials_model_does_not_come_with_the_winner(tmp_path
         assert [path.name for path in winner.model.iterdir()] == ["config.json"]
     else:
         (run.model / "config.json").write_text('{"note": "a word"}')
-        with pytest.raises(UseError, match="another model than its trial did"):
+        with pytest.raises(UseError, match="is not what the run released"):
             copy_released(run, winner)
         assert not winner.path.exists()
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from userdp.auditing.canaries import ExtraRun, extra_run
-from userdp.auditing.inference import fresh_text, user_inference
+from userdp.auditing.membership import fresh_text, membership_inference
 from userdp.auditing.repetitions import Repetition, reference_scores
 from userdp.claims import Claim, claim
 from userdp.core import files
@@ -131,7 +131,7 @@ def audit_run(
     if models:
         model, base = (models[of].float().to(computes) for of in ("model", "base"))
         fresh = fresh_text(store)
-        found["inference"] = encode(user_inference(model, base, fresh))
+        found["inference"] = encode(membership_inference(model, base, fresh))
         if count := attacks.references:
             place = like.place / "references"
             others = reference_scores(replace(like, place=place), fresh, count=count)

@@ -5,7 +5,7 @@ that only the operator may enter, and is deleted when its run ends. Nothing of t
 so that nothing is charged.
 
 **Reference runs.** How likely a model finds somebody's text depends on the text far more than on
-whether the model was trained on other text of theirs. So the attack in `userdp.auditing.inference`
+whether the model was trained on other text of theirs. So the attack in `userdp.auditing.membership`
 is made again with a better :math:`\theta_0`: R more runs of the same plan, each on half of *all*
 people, members and others alike, without their fresh text. A coin puts each person into one run of
 every pair and out of the other, so that everybody is in half of the runs, and
@@ -34,7 +34,7 @@ from tempfile import TemporaryDirectory
 import numpy as np
 from numpy.typing import NDArray
 
-from userdp.auditing.inference import FreshText, fresh_examples
+from userdp.auditing.membership import FreshText, fresh_examples
 from userdp.core import files
 from userdp.core.errors import UseError
 from userdp.core.stages import NoProgress, Progress
@@ -157,7 +157,7 @@ def reference_scores(of: Repetition, fresh: FreshText, *, count: int) -> NDArray
     Returns:
         float64 (people,): the mean over the runs of `FreshText.means` per token.
     """
-    key = _key(of, fresh)
+    key = _key(of)
     kept = [of.place / f"{key}-{number:03d}.npy" for number in range(count)]
     of.progress.stage("references", count, unit="run")
     for number, path in enumerate(kept):
@@ -204,11 +204,7 @@ def copy_half(store: UserStore, out: Path, number: int) -> UserStore:
     return write_copy(store, chosen, out)
 
 
-def _key(of: Repetition, fresh: FreshText) -> str:
+def _key(of: Repetition) -> str:
     """Digest of everything that a reference's scores depend on; it names the file of the scores."""
-    told = f"{of.store.meta.content_sha256} {of.plan} {of.config.digest}"
-    digest = hashlib.sha256(told.encode())
-    for side in fresh.sides:
-        for values in (side.people, side.counts, side.examples):
-            digest.update(values.tobytes())
-    return digest.hexdigest()[:16]
+    whole = f"{of.store.meta.content_sha256} {of.plan} {of.config.digest}"
+    return hashlib.sha256(whole.encode()).hexdigest()[:16]

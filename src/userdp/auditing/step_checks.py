@@ -39,7 +39,6 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special, stats
 
-from userdp.accounting.roots import valley
 from userdp.auditing.observer import Observed
 from userdp.plans import Plan
 
@@ -341,9 +340,6 @@ def spread_p_value(numbers: NDArray[np.int64], *, trials: int, probability: floa
 
     # S/m varies by about σ² / √m: the exponents searched reach far to both sides of it.
     middle = -math.log(max(1.0, expected / math.sqrt(count)))
-    grid = np.linspace(middle - 20, max(middle, _MOST_EXPONENT), 81)
-    at = int(np.argmin([log_bound(float(one)) for one in grid]))
-    low, high = float(grid[max(0, at - 1)]), float(grid[min(len(grid) - 1, at + 1)])
-    best = valley(log_bound, low, high, turns=20)
-    tail = math.exp(min(0.0, log_bound(best), log_bound(float(grid[at]))))
+    exponents = np.linspace(middle - 20, max(middle, _MOST_EXPONENT), 400)
+    tail = math.exp(min(0.0, *map(log_bound, exponents.tolist())))
     return min(1.0, 2 * (tail * (1 + _ROUNDING) + count * _OUTSIDE))

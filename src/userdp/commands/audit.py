@@ -30,7 +30,7 @@ def audit(
 ) -> dict[str, Any]:
     """Attack a run, and bound its epsilon from below.
 
-    The audit has three parts: a user-inference attack on the released model, with fresh text of
+    The audit has three parts: a membership attack on the released model, with fresh text of
     its users; one more run of the same plan with canary users, each of whom is in or out by a
     coin, and must not be guessed too well; and white-box checks of that run's noise, draws and
     sensitivity at every step. The extra run costs about what the run did, works on a copy of the

@@ -24,7 +24,8 @@ HELD_OUT_USERS = "held-out-users"
 _LOSS = "loss (nats per token)"
 _CANARIES = "canaries in one more run (Steinke et al. 2023)"
 _STEPS = "noise and draws of its steps, watched"
-_ROC = ("auc", "auc_low", "auc_high", "tpr_at_low_fpr", "low_fpr")
+_FOUND = ("tpr_at_low_fpr", "tpr_low", "tpr_high", "low_fpr")
+_ROC = ("auc", "auc_low", "auc_high", *_FOUND)
 
 Line = Mapping[str, Any]
 """A line of ``operator.jsonl`` or a part of ``audit.json``; a number that is not finite is None."""
@@ -233,7 +234,7 @@ def _rocs(pairs: Sequence[_Pair]) -> Plot | None:
         return None
     coin = Series(name="a coin", xs=(1e-3, 1.0), ys=(1e-3, 1.0), reference=True)
     return Plot(
-        title="User inference",
+        title="Membership inference",
         x_label="others accused",
         y_label="members found",
         series=(*lines[:MOST_SERIES], coin),
@@ -340,12 +341,14 @@ def _attacks(pairs: Sequence[_Pair]) -> Table | None:
             "Against": lambda row: row[1],
             "AUC (0.5 is chance)": lambda row: "{auc:.3f}".format(**row[2]),
             "Its interval": lambda row: "{auc_low:.3f} to {auc_high:.3f}".format(**row[2]),
-            "Members found": lambda row: "{:.1f} %, accusing {:g} % of others".format(
-                100 * row[2]["tpr_at_low_fpr"], 100 * row[2]["low_fpr"]
+            "Members found": lambda row: (
+                "{:.1f} % ({:.1f} to {:.1f}), accusing {:g} % of others".format(
+                    *(100 * row[2][name] for name in _FOUND)
+                )
             ),
         },
-        caption="User inference: telling users who were trained on from others, by the released "
-        "model",
+        caption="Membership inference: telling users who were trained on from others, by the "
+        "released model",
     )
 
 

@@ -21,7 +21,7 @@ from typing import ClassVar
 
 from userdp.claims.descent import run_lineage
 from userdp.claims.lineage import Lineage
-from userdp.claims.released import bound_by, differences
+from userdp.claims.released import require_released_files
 from userdp.claims.weights import describe, digest_of
 from userdp.core import files
 from userdp.core.codec import decode, encode
@@ -179,13 +179,13 @@ def _released(winner: RunFolder) -> list[Path]:
 
 
 def copy_released(run: RunFolder, winner: RunFolder) -> None:
-    """Copy the files that a trial released, and none that came into its folder later."""
+    """Copy the files that a trial released, and none that came into its folder later.
+
+    Raises:
+        UseError: the trial's folder holds another model than it released.
+    """
     trial = RunRecord.read(run.path)
-    if problem := next(differences(bound_by(trial), trial.path), None):
-        raise UseError(
-            f"{problem}: the tuning would release another model than its trial did",
-            hint="put the released file back, and resume the tuning",
-        )
+    require_released_files(trial)
     for place in {} if trial.finish is None else trial.finish.files:
         target = winner.path / place
         target.parent.mkdir(parents=True, exist_ok=True)

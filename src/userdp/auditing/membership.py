@@ -1,4 +1,4 @@
-r"""User inference: was this person in the training data, judged by *fresh* text of theirs?
+r"""Membership inference for users: was this person trained on, judged by *fresh* text of theirs?
 
 .. math:: T(u) = \frac{1}{|X_u|} \sum_{x \in X_u} \log \frac{p_\theta(x)}{p_{\theta_0}(x)}
 
@@ -12,8 +12,8 @@ people from quiet ones, whether or not they trained. So the same part of a held-
 is read, drawn by the user's public hash, and a user without any of them is left out: the two sides
 differ only by the training.
 
-How well a score tells members from others is its ROC: the AUC with its interval, and the true
-positive rate at a low false positive rate.
+How well a score tells members from others is its ROC: the AUC, and the true positive rate at a low
+false positive rate, each with an interval over people.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import mannwhitneyu
+from scipy.stats import binomtest, mannwhitneyu
 from torch import nn
 
 from userdp.core.errors import UseError
@@ -46,8 +46,10 @@ class Roc:
         auc: probability that a member scores above another person; ties count half.
         auc_low: of the bootstrap interval.
         auc_high: of the bootstrap interval.
-        confidence: of that interval.
-        tpr_at_low_fpr: members found where at most ``low_fpr`` of the others are.
+        confidence: of both intervals.
+        tpr_at_low_fpr: members found where at most ``low_fpr`` of the others are accused.
+        tpr_low: of the Clopper-Pearson interval over members, at the threshold that is used here.
+        tpr_high: of the same interval.
         low_fpr: 1%.
         curve: (false positive rate, true positive rate), at most 200 points.
         at_chance: whether 0.5 lies within the interval.
@@ -60,6 +62,8 @@ class Roc:
     auc_high: float
     confidence: float
     tpr_at_low_fpr: float
+    tpr_low: float
+    tpr_high: float
     low_fpr: float
     curve: tuple[tuple[float, float], ...]
     at_chance: bool
@@ -78,7 +82,8 @@ def area(members: NDArray[np.float64], others: NDArray[np.float64]) -> float:
 def roc(members: NDArray[np.float64], others: NDArray[np.float64]) -> Roc:
     """ROC of a score that is greater for members; two people at least on each side.
 
-    The interval is a percentile bootstrap: people of both sides are drawn anew, with replacement.
+    The interval of the AUC is a percentile bootstrap: people of both sides are drawn anew, with
+    replacement.
     """
     draw, tail = np.random.default_rng(0), (1 - _CONFIDENCE) / 2
     areas = [
@@ -88,6 +93,8 @@ def roc(members: NDArray[np.float64], others: NDArray[np.float64]) -> Roc:
     low, high = np.quantile(areas, [tail, 1 - tail])
     thresholds = np.array([np.inf, *np.unique(np.concatenate([members, others]))[::-1]])
     fpr, tpr = _reaching(others, thresholds), _reaching(members, thresholds)
+    most = float(tpr[fpr <= _LOW_FPR].max())
+    found = binomtest(round(most * len(members)), len(members)).proportion_ci(_CONFIDENCE)
     kept = np.unique(np.linspace(0, len(fpr) - 1, _POINTS).astype(int))
     return Roc(
         members=len(members),
@@ -96,7 +103,9 @@ def roc(members: NDArray[np.float64], others: NDArray[np.float64]) -> Roc:
         auc_low=float(low),
         auc_high=float(high),
         confidence=_CONFIDENCE,
-        tpr_at_low_fpr=float(tpr[fpr <= _LOW_FPR].max()),
+        tpr_at_low_fpr=most,
+        tpr_low=float(found.low),
+        tpr_high=float(found.high),
         low_fpr=_LOW_FPR,
         curve=tuple(zip(fpr[kept].tolist(), tpr[kept].tolist(), strict=True)),
         at_chance=bool(low <= 0.5 <= high),
@@ -164,7 +173,7 @@ class FreshText:
         return roc(*np.split(told, [len(self.sides[0].people)]))
 
 
-def user_inference(model: nn.Module, base: nn.Module, fresh: FreshText) -> Roc:
+def membership_inference(model: nn.Module, base: nn.Module, fresh: FreshText) -> Roc:
     """Tell training users from held-out users by the mean log-likelihood ratio of fresh text.
 
     Operator-only.
