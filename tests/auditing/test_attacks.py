@@ -122,7 +122,9 @@ def attack_on_a_model_that_favours_busy_people(folder, monkeypatch):
         return np.array(word) * float(model), np.ones(len(word), dtype=np.int64)
 
     monkeypatch.setattr(Side, "log_likelihoods", by_word)
-    return membership_inference(1, 0, fresh_text(toy.store_of(folder, texts, held_out_examples=0.1)))
+    return membership_inference(
+        1, 0, fresh_text(toy.store_of(folder, texts, held_out_examples=0.1))
+    )
 
 
 def test_busy_people_are_not_taken_for_members(tmp_path, monkeypatch):
@@ -192,7 +194,10 @@ def scores_of(people, place, count, plan=PLAIN):
 @pytest.mark.slow
 def test_members_are_found_who_are_not_against_the_base_model(people, attacked):
     model, attack = attacked
-    plain, found = membership_inference(model, load_model(CONFIG, people), fresh_text(people)), attack()
+    plain, found = (
+        membership_inference(model, load_model(CONFIG, people), fresh_text(people)),
+        attack(),
+    )
     assert plain.at_chance
     assert found.auc_low > 0.5
     assert found.auc > plain.auc + 0.05
