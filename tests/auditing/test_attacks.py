@@ -16,8 +16,8 @@ from userdp.auditing.membership import (
     area,
     fresh_examples,
     fresh_text,
-    roc,
     membership_inference,
+    roc,
 )
 from userdp.auditing.repetitions import copy_half, reference_scores, texts_of, write_copy
 from userdp.data.splits import Split
