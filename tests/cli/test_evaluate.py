@@ -17,7 +17,7 @@ from userdp.commands.evaluate import Evaluated
 from userdp.data.splits import Split
 from userdp.data.user_store import UserStore
 from userdp.ledger import RunFolder
-from userdp.training.run_models import released_models
+from userdp.training.releasing import released_models
 from userdp.training.store_losses import user_losses
 
 

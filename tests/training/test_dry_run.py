@@ -9,7 +9,7 @@ from tests.plans import uls_plan
 from tests.training.toy import CONFIG, run_all, sgd, toy_model
 from userdp.cli.app import run as command
 from userdp.core.errors import FailureError, UseError
-from userdp.training import dry_run
+from userdp.training import preflight
 
 PLAN = uls_plan()
 
@@ -56,7 +56,7 @@ def test_memory_that_runs_out_is_told_and_the_model_stays_as_it_was(store, dried
         model.transformer.noted = clip()
         raise MemoryError
 
-    monkeypatch.setattr(dry_run, "seconds_of", no_room)
+    monkeypatch.setattr(preflight, "seconds_of", no_room)
     with pytest.raises(FailureError, match="no room for a pass") as caught:
         dried(model)
     assert "--micro-batch" in caught.value.hint

@@ -12,9 +12,8 @@ from tests.plans import changed_plan, uls_plan
 from tests.training.toy import CONFIG, gradient, lines, toy_model
 from userdp.core.clip import AdaptiveClipping
 from userdp.core.errors import UseError
-from userdp.training.adam_bc import AdamBC
 from userdp.training.config import OptimizerName, Schedule, TrainConfig
-from userdp.training.optimizers import RateFollower, build_optimizer
+from userdp.training.optimizers import AdamBC, RateFollower, build_optimizer
 
 STEPS, SIZE, CLIP = 60, 400, 0.1
 

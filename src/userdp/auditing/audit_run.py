@@ -21,7 +21,7 @@ from userdp.data.user_store import UserStore
 from userdp.ledger import RunRecord, StoreLedger
 from userdp.training.config import PlainPlan, TrainConfig, train_config
 from userdp.training.devices import AUTO, choose_device
-from userdp.training.run_models import base_of, released_models
+from userdp.training.releasing import base_of, released_models
 
 FOLDER, RESULT = "audit", "audit.json"
 _NEVER = 1e9  # seconds

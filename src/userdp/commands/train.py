@@ -20,7 +20,7 @@ if TYPE_CHECKING:  # what the help does not need is imported where it is used
     from userdp.data.user_store import UserStore
     from userdp.plans import Plan
     from userdp.plans.proposal import Proposal
-    from userdp.training.dry_run import DryRun
+    from userdp.training.preflight import DryRun
 
     AnyPlan = Plan | Proposal | PlainPlan | str | os.PathLike[str]
 

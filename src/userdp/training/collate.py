@@ -6,7 +6,6 @@ cohort are gathered at once, 8 bytes a token: the engine cuts them into passes.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from functools import partial
 
@@ -25,9 +24,6 @@ from userdp.plans import Plan
 from userdp.sampling.cohort import Cohort
 from userdp.sampling.coins import secret_generator
 from userdp.training.config import PrivateOptions
-
-_FILLED = 8
-"""Passes that a step's expected rows fill at least: of a few users, some are alike."""
 
 
 def gather_units(
@@ -145,18 +141,3 @@ class Collator:
         lengths = self._split.lengths(cohort.users, self._examples(cohort))
         ends = np.concatenate([[0], np.cumsum(lengths)])
         return np.diff(ends[cohort.offsets]).astype(np.int64)
-
-
-def rows_for(plan: Plan, micro_batch: int, *, processes: int) -> int:
-    """Rows of a pass: ``micro_batch``, or fewer where the plan expects so few that none is filled.
-
-    Public: nothing is asked but the plan.
-
-    Args:
-        plan: whose steps are taken.
-        micro_batch: most rows of a pass.
-        processes: that share a step.
-    """
-    of_a_unit = plan.sampling.group_size if plan.sampling.by_user else 1
-    expected = plan.denominator * of_a_unit / processes
-    return min(micro_batch, max(of_a_unit, math.ceil(expected / _FILLED)))

@@ -18,7 +18,7 @@ from userdp.ledger.run_ledger import append_release
 from userdp.queries.comparison import DEFAULT_BOUND, release_losses, require_difference_bound
 from userdp.training.devices import AUTO, choose_device
 from userdp.training.model_origin import for_people_of
-from userdp.training.run_models import released_models
+from userdp.training.releasing import released_models
 from userdp.training.store_losses import evaluate, paired, perplexity, user_losses
 
 

@@ -27,8 +27,8 @@ from torch import Tensor, nn
 from userdp.core.errors import FailureError, UseError
 from userdp.gradients import trainable_parameters
 from userdp.gradients.shards import sharded_parts
+from userdp.training.lora import uncompiled
 from userdp.training.model_origin import ModelDigests, digests_of
-from userdp.training.releasing import uncompiled
 
 _WATCHED = 4096
 """Numbers of each parameter that `MovementCheck` keeps."""

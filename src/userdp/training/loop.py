@@ -28,7 +28,6 @@ from userdp.training.config import (
 )
 from userdp.training.devices import choose_device, machine_facts
 from userdp.training.distributed import current_world
-from userdp.training.dry_run import DryRun, dry_run_of
 from userdp.training.lora import add_adapters
 from userdp.training.model_origin import (
     base_facts,
@@ -48,6 +47,7 @@ from userdp.training.optimizers import (
     set_learning_rate,
 )
 from userdp.training.plain import PlainRun
+from userdp.training.preflight import DryRun, dry_run_of
 from userdp.training.private_run import PrivateRun
 from userdp.training.store_losses import build_loss, evaluate
 

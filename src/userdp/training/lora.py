@@ -1,8 +1,9 @@
-"""Low-rank adapters through `peft`, which is imported only when they are asked for."""
+"""Adapters of `peft`, which is imported only when they are asked for; and wrapped models."""
 
 from __future__ import annotations
 
 import re
+import sys
 from typing import Any
 
 import torch
@@ -41,6 +42,18 @@ def add_adapters(model: nn.Module, config: TrainConfig) -> nn.Module:
         except ValueError as error:
             raise UseError(f"cannot attach adapters: {in_short(error)}", hint=_NAME) from error
     return wrapped.train()
+
+
+def is_adapted(model: nn.Module) -> bool:
+    """Whether a model has adapters of `peft`, without importing `peft`."""
+    peft: Any = sys.modules.get("peft")
+    return peft is not None and isinstance(model, peft.PeftModel)
+
+
+def uncompiled(model: nn.Module) -> nn.Module:
+    """The module that `torch.compile` wrapped; the module itself otherwise."""
+    inner = getattr(model, "_orig_mod", model)
+    return inner if isinstance(inner, nn.Module) else model
 
 
 def is_of_base(model: nn.Module, tensor: str) -> bool:

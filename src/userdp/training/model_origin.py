@@ -28,8 +28,13 @@ from userdp.ledger import StoreLedger
 from userdp.plans import MadeFor
 from userdp.training.causal_models import BASE_MODEL, BUNDLED, NEW, resolve
 from userdp.training.config import TrainConfig
-from userdp.training.lora import are_fresh, data_of_adapters, is_of_base
-from userdp.training.releasing import is_adapted, uncompiled
+from userdp.training.lora import (
+    are_fresh,
+    data_of_adapters,
+    is_adapted,
+    is_of_base,
+    uncompiled,
+)
 
 _NAMES = {
     torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16",

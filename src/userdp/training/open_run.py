@@ -74,7 +74,7 @@ class Training:
         facts: public constants to note in the ledger's first line.
         train: settings of ``userdp train`` by section, to note in train.toml. Only its loop gives
             them: they are all its constants, and the constants of any other loop are unknown.
-        began: the model that the run begins with (`userdp.training.run_models.began_with`);
+        began: the model that the run begins with (`userdp.training.releasing.began_with`);
             operator-only.
         base: what the model's weights descend from, adapters included; None to look it up by the
             weights themselves in the store's ledger, and in the folder that ``model.name_or_path``

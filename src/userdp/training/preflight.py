@@ -3,32 +3,49 @@
 A refusal can be seen by others, so none may depend on whose text a step drew (invariant 9).
 Everything that can refuse is therefore asked here, on made-up rows and in passes as large as the
 plan allows. An error of the model or its loss comes out as it is, before anything is charged.
+
+A dry run goes on from there: it tells what the run would cost and claim, with nothing charged and
+nothing written. There is one exception: if the store is refused for an exact number of its people's
+text, the refusal tells something about that text, and is noted as a look.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import resource
+import sys
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, fields
 from typing import Any
 
 import torch
 from torch import nn
+from torch.utils.benchmark import Timer
 
+from userdp.claims import Claim
+from userdp.claims.claims import foreseen, store_claim
+from userdp.claims.words import foreseen_in_words
 from userdp.core.errors import FailureError, UseError, ran_out_of_memory, warn
-from userdp.core.vocabulary import Adjacency
+from userdp.core.vocabulary import Adjacency, delta_up, round_up
+from userdp.data.integrity import require_intact
 from userdp.data.splits import SplitRule
 from userdp.data.user_store import UserStore
-from userdp.gradients import Engine, Units, get_engine, trainable_parameters
+from userdp.gradients import Units
 from userdp.gradients.certificate.coupling import require_rows_apart
 from userdp.gradients.certificate.made_up import Shape, made_up
+from userdp.gradients.certificate.state import State
 from userdp.gradients.engines import reference, sharded
 from userdp.gradients.engines.choice import why_alone
+from userdp.gradients.engines.passes import rows_per_pass
 from userdp.gradients.engines.task import Task
 from userdp.gradients.model_randomness import secret_randomness
 from userdp.gradients.shards import sharded_parts
+from userdp.ledger import StoreLedger
+from userdp.ledger.admission import follow
+from userdp.ledger.lines import StoreLine
 from userdp.plans import Plan
-from userdp.training.distributed import current_world
-from userdp.training.open_run import Training
+from userdp.training.open_run import OpenRun, Training
+from userdp.training.step_mechanism import StepMechanism, device_of
 
 
 def require_covered(store: UserStore, plan: Plan) -> None:
@@ -82,15 +99,14 @@ def require_covered(store: UserStore, plan: Plan) -> None:
         )
 
 
-def require_fit_for_steps(of: Training, plan: Plan, how: Mapping[str, Any]) -> None:
+def require_fit_for_steps(of: Training, mechanism: StepMechanism) -> None:
     """Refuse a model or a loss for which the engine cannot clip the units of a plan.
 
     Warns, once, of one for which it must compute units one at a time.
 
     Args:
         of: the training, of which the model is at the weights that it begins with.
-        plan: how many rows a unit has at most.
-        how: the engine clips, see `StepMechanism.clipping`.
+        mechanism: of its steps.
 
     Raises:
         UseError: there is no such engine, rows are coupled, or a sharded model's layers are not
@@ -98,8 +114,7 @@ def require_fit_for_steps(of: Training, plan: Plan, how: Mapping[str, Any]) -> N
         FailureError: memory has no room for one example.
     """
     model, loss, engine, meta = of.model, of.loss, of.options.engine, of.store.meta
-    seq_len, masked, rows = meta.seq_len, meta.loss_mask, how["micro_batch"]
-    get_engine(engine)
+    seq_len, masked, how = meta.seq_len, meta.loss_mask, mechanism.clipping()
     if sharded_parts(model):
         if engine != "auto":
             raise UseError("a sharded model has an engine of its own", hint="leave engine out")
@@ -119,8 +134,8 @@ def require_fit_for_steps(of: Training, plan: Plan, how: Mapping[str, Any]) -> N
     ):
         reference.sum_of_units(Task(model=model, loss=loss, units=one, l2_clip_norm=1.0))
     require_rows_apart(model, loss, masked=masked)
-    of_a_unit = plan.sampling.group_size if plan.sampling.by_user else 1
-    if engine == "reference" or of_a_unit > rows or current_world().rank:
+    of_a_unit = mechanism.rows_of_a_unit
+    if engine == "reference" or of_a_unit > mechanism.micro_batch or mechanism.world.rank:
         return
     one = made_up_units(model, 1, of_a_unit, seq_len, masked=masked)
     alone = Task(model=model, loss=loss, units=one, **how)
@@ -153,11 +168,120 @@ def made_up_units(model: nn.Module, units: int, rows: int, seq_len: int, *, mask
     return made_up(model, shape, masked=masked, device=device_of(model))
 
 
-def engine_of(model: nn.Module, name: str) -> Engine:
-    """The engine of that name; for a sharded model the engine of sharded models."""
-    return sharded.clipped_sum if sharded_parts(model) else get_engine(name)
+# The dry run.
 
 
-def device_of(model: nn.Module) -> torch.device:
-    """The device of a model's trainable parameters."""
-    return next(iter(trainable_parameters(model).values())).device
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DryRun:
+    """What a run would cost and claim. Its ``str`` says it in words.
+
+    Args:
+        noise_multiplier: sigma.
+        steps: T.
+        seconds_per_step: the clipped sum of an expected cohort, measured on made-up rows, and
+            without the optimizer's update.
+        seconds: of the whole run.
+        bytes: the most memory held until the end of a full pass of made-up rows, measured: that of
+            tensors on a GPU, else that of this process. An optimizer's state is not in it.
+        claim: of the model, as `userdp.claims.claims.foreseen` has it; with its ``conditions``, as
+            far as they are known before the run, in words.
+        store: what the store's people will have paid then.
+    """
+
+    noise_multiplier: float
+    steps: int
+    seconds_per_step: float
+    seconds: float
+    bytes: int
+    claim: Mapping[str, Any]
+    store: Claim
+
+    def __str__(self) -> str:
+        paid = self.store.guarantee
+        return "\n".join(
+            [
+                "A dry run: nothing was charged, and nothing was written.",
+                f"noise multiplier  {self.noise_multiplier:.4g}",
+                f"time              {self.seconds_per_step:.3g} s a step, {self.steps} steps: "
+                f"{self.seconds / 60:.3g} minutes, measured on made-up rows",
+                f"memory            {self.bytes / 2**20:,.0f} MiB with a full pass, measured; the "
+                "optimizer's state comes on top",
+                f"the model claims  {foreseen_in_words(self.claim)}",
+                *(f"                  provided that {one}" for one in self.claim["conditions"]),
+                f"the store claims  epsilon {round_up(paid.epsilon)}, "
+                f"delta {delta_up(paid.delta, 3)}",
+            ]
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, as ``userdp train --dry-run --json`` prints them."""
+        values = {one.name: getattr(self, one.name) for one in fields(self)}
+        return {**values, "store": self.store.to_dict()}
+
+
+def dry_run_of(of: Training, mechanism: StepMechanism) -> DryRun:
+    """The cost and the claim of a run that was made and not opened.
+
+    Args:
+        of: the training, as it would be written down.
+        mechanism: of its steps.
+
+    Raises:
+        UseError: as opening it would.
+        FailureError: memory has no room for a pass of as many rows as were asked for.
+    """
+    plan = mechanism.plan
+    if of.resume:
+        raise UseError("a dry run is of a run that begins", hint="leave out --resume")
+    require_intact(of.store)
+    opening = OpenRun(of)
+    history = after = StoreLedger(of.store.path).history()
+    at = history.fixed_at(opening.constants)
+    told = [one.in_words for one in of.base.conditions] if of.base else []
+    claim = {**foreseen(history, plan, base=of.base, at=at), "conditions": told}
+
+    def counted(*lines: StoreLine) -> None:
+        """Count a charge and refuse it as ever, and write nothing."""
+        nonlocal after
+        after = follow(history, lines)
+
+    opening.charge_plan(counted, history, opening.run_id)
+    seconds = _seconds_per_step(of, mechanism)
+    return DryRun(
+        noise_multiplier=plan.noise.multiplier,
+        steps=plan.steps,
+        seconds_per_step=seconds,
+        seconds=seconds * plan.steps,
+        bytes=_most_bytes(mechanism.device),
+        claim=claim,
+        store=store_claim(after),
+    )
+
+
+def _most_bytes(device: torch.device) -> int:
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return most if sys.platform == "darwin" else most * 1024
+
+
+def _seconds_per_step(of: Training, mechanism: StepMechanism) -> float:
+    """Seconds of one step of an expected cohort, from one full pass of made-up rows."""
+    meta, state, rows = of.store.meta, State(of.model, of.loss), mechanism.rows_of_a_unit
+    most = rows_per_pass(meta.seq_len, mechanism.micro_batch, mechanism.device)
+    units = max(1, most // rows)
+    hint = "take a smaller --micro-batch, or --set learning.activation_checkpointing=true"
+    try:
+        with room_for(f"a pass of {most} rows", hint=hint):
+            made = made_up_units(of.model, units, rows, meta.seq_len, masked=meta.loss_mask)
+            seconds = seconds_of(lambda: mechanism.clip(made)) / units
+    finally:
+        state.put_back()
+    return seconds * mechanism.plan.denominator / mechanism.world.size
+
+
+@secret_randomness()
+def seconds_of(run: Callable[[], object]) -> float:
+    """Seconds that ``run`` takes by the clock, after a first call that allocates and compiles."""
+    threads = torch.get_num_threads()
+    return Timer("run()", globals={"run": run}, num_threads=threads).timeit(1).median

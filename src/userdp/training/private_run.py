@@ -37,7 +37,6 @@ from userdp.core import interrupts
 from userdp.core.codec import canonical
 from userdp.core.environment import warn_of_spinning
 from userdp.core.errors import FailureError, UseError, warn
-from userdp.core.vocabulary import require_count
 from userdp.data.user_store import UserStore
 from userdp.gradients import Loss, causal_lm_loss, require_masked, require_uncoupled
 from userdp.gradients.precision import require_no_autocast
@@ -48,7 +47,6 @@ from userdp.plans.proposal import Proposal, as_plan, declared_users
 from userdp.plans.small_delta import plan_with_small_delta
 from userdp.training.causal_models import require_finite
 from userdp.training.config import PrivateOptions
-from userdp.training.dry_run import dry_run_of
 from userdp.training.guards import (
     HeldModel,
     KnownWeights,
@@ -67,10 +65,9 @@ from userdp.training.model_origin import (
     noted_place,
 )
 from userdp.training.open_run import OpenRun, Training, open_run
-from userdp.training.preflight import device_of, require_covered, require_fit_for_steps
-from userdp.training.releasing import release, save_model, unsharded
-from userdp.training.run_models import began_with
-from userdp.training.step_mechanism import NoExactLog, Step, StepMechanism
+from userdp.training.preflight import dry_run_of, require_covered, require_fit_for_steps
+from userdp.training.releasing import began_with, release, save_model, unsharded
+from userdp.training.step_mechanism import NoExactLog, Step, StepMechanism, device_of
 
 _USUAL = PrivateOptions()
 
@@ -204,7 +201,6 @@ class PrivateRun:
             require_unstepped(optimizer)
 
         # Is the plan one for this store?
-        require_count("micro_batch", of.micro_batch)
         require_covered(store, plan)
         if not (of.resume or of.options.allow_large_delta):
             total = StoreLedger(store.path).history().total_delta
@@ -220,7 +216,7 @@ class PrivateRun:
             {**self._identity, "store": store.meta.content_sha256, "plan": plan.digest}
         )
         self._world.broadcast_model(model)
-        require_fit_for_steps(of, plan, mechanism.clipping())
+        require_fit_for_steps(of, mechanism)
 
         self._weights = KnownWeights(model, resumes=of.resume)
         if of.train is None and self._weights.frozen is not None:

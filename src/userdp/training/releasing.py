@@ -1,4 +1,4 @@
-"""The release of a run's model: its weights, its settings, and what stands beside them.
+"""The models of a run: the one that it releases, and the one that it began from.
 
 A model of `transformers` becomes RUN/model in the layout of Hugging Face, with the tokenizer of the
 store. A model with adapters of `peft` becomes RUN/adapter, and RUN/model with the adapters merged
@@ -30,13 +30,18 @@ from torch import Tensor, nn
 from userdp.claims.lineage import Lineage
 from userdp.claims.weights import describe
 from userdp.core import files
+from userdp.core.environment import library
 from userdp.core.errors import UseError, in_short, warn
 from userdp.data.tokenize import StoreTokenizer
-from userdp.gradients.shards import whole
-from userdp.ledger import RunFolder
+from userdp.data.user_store import UserStore
+from userdp.gradients.shards import sharded_parts, whole
+from userdp.ledger import RunFolder, RunRecord
 from userdp.ledger.run_folder import DIVERGED
-from userdp.training.causal_models import not_finite
+from userdp.training.causal_models import load_model, not_finite, read_model
+from userdp.training.config import train_config
 from userdp.training.distributed import current_world
+from userdp.training.lora import is_adapted, uncompiled
+from userdp.training.model_origin import ModelDigests, digests_of, noted_place
 
 _NO_SETTINGS = {"_name_or_path", "id2label", "label2id", "task_specific_params"}
 """Entries of every configuration of `transformers` that are places, or words of another task."""
@@ -142,18 +147,6 @@ def save_model(
             if path.is_file():
                 path.chmod(files.SHAREABLE_FILE)
     return digest
-
-
-def is_adapted(model: nn.Module) -> bool:
-    """Whether a model has adapters of `peft`, without importing `peft`."""
-    peft: Any = sys.modules.get("peft")
-    return peft is not None and isinstance(model, peft.PeftModel)
-
-
-def uncompiled(model: nn.Module) -> nn.Module:
-    """The module that `torch.compile` wrapped; the module itself otherwise."""
-    inner = getattr(model, "_orig_mod", model)
-    return inner if isinstance(inner, nn.Module) else model
 
 
 def unsharded(model: nn.Module) -> nn.Module:
@@ -303,3 +296,96 @@ def _settings(given: dict[str, Any], config: transformers.PretrainedConfig) -> d
         if name in kept and isinstance(inner, transformers.PretrainedConfig):
             kept[name] = _settings(kept[name], inner)
     return kept
+
+
+# The models of a finished run, read again.
+
+
+def began_with(model: nn.Module, digests: ModelDigests) -> dict[str, str | None]:
+    """A record of the model that `make_private` was given. Operator-only.
+
+    Returns:
+        ``model``, the folder or the hub's name that it says it was loaded from, empty where it was
+        made in memory; ``base``, the digest of its weights without adapters, None of a sharded
+        model, of which no process holds them all; ``dtype`` of the first of them.
+    """
+    inner: Any = uncompiled(model)
+    noted = noted_place(inner)
+    floating = (p.dtype for p in inner.parameters() if p.dtype.is_floating_point)
+    return {
+        "model": str(Path(noted).resolve()) if noted and Path(noted).is_dir() else noted,
+        "base": None if sharded_parts(model) else digests.base,
+        "dtype": str(next(floating, torch.float32)).removeprefix("torch."),
+    }
+
+
+def base_of(folder: RunFolder, store: UserStore) -> nn.Module:
+    """The model that a run began from, without adapters; float32.
+
+    Raises:
+        UseError: it is not known, or not there any more. No other model is taken in its place.
+    """
+    if folder.train.exists():
+        config = train_config(folder.read_train()["learning"])
+        weights = RunRecord.read(folder.path).facts.get("base_model", {}).get("weights")
+        model, name = load_model(config, store), config.model
+    else:
+        began = folder.read_resume().began if folder.resume.exists() else {}
+        weights, name = began.get("base"), began.get("model") or ""
+        if not (weights and name):
+            raise UseError(
+                f"the run at {folder.path} does not say which model it began from: that was made "
+                f"in memory or sharded, or {folder.resume.name}, its operator's, is not here",
+                hint="leave the base out (--no-base); a model that from_pretrained loads is known",
+            )
+        model = read_model(name, store=store, dtype=getattr(torch, began["dtype"]))
+    # Of new weights the ledger has no digest: they follow the seed.
+    if weights not in (None, digests_of(model).whole):
+        raise UseError(
+            f"{name!r} does not hold the weights that the run began from: it would be compared "
+            "with another model",
+            hint="put these weights back, or leave the base out (--no-base)",
+        )
+    return model.float()
+
+
+def released_models(
+    folder: RunFolder, store: UserStore, *, with_base: bool, device: torch.device | None = None
+) -> dict[str, nn.Module]:
+    """A run's released model under ``model``, and the one that it began from under ``base``.
+
+    On ``device``; the CPU by default.
+
+    Raises:
+        UseError: the run has released no model, a model cannot read the store's tokens, or the
+            model that the run began from is not known any more.
+    """
+    if folder.released == folder.adapter:
+        peft = library("peft", extra="lora", what="adapters")
+        model = peft.PeftModel.from_pretrained(base_of(folder, store), folder.adapter)
+    else:
+        model = read_model(str(require_released(folder)), store=store)
+    base = {"base": base_of(folder, store)} if with_base else {}
+    return {of: one.to(device or "cpu") for of, one in {"model": model, **base}.items()}
+
+
+def require_released(folder: RunFolder) -> Path:
+    """The folder of a run's released model.
+
+    Raises:
+        UseError: the run has released none, or a module that `transformers` does not build.
+    """
+    if folder.released == folder.adapter:
+        raise UseError(
+            f"the run at {folder.path} released only adapters: there is no whole model to load",
+            hint=f"load them over the base: peft.PeftModel.from_pretrained(base, {folder.adapter})",
+        )
+    if not folder.model.is_dir():
+        raise RunRecord.read(folder.path).without_model
+    if not (folder.model / "config.json").exists():
+        raise UseError(
+            f"the run at {folder.path} released a module that is no model of transformers",
+            hint="build it yourself, and read its weights with "
+            f"safetensors.torch.load_model(module, {str(folder.model / 'model.safetensors')!r})",
+        )
+    return folder.model

@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from userdp.core.errors import FailureError, UseError
-from userdp.gradients import ClippedSum, ClipRule, Units, trainable_parameters
+from userdp.core.vocabulary import require_count
+from userdp.gradients import (
+    ClippedSum,
+    ClipRule,
+    Engine,
+    Units,
+    get_engine,
+    trainable_parameters,
+)
+from userdp.gradients.engines import sharded
 from userdp.gradients.model_randomness import secret_randomness
 from userdp.gradients.noise import noisy_count
 from userdp.gradients.shards import is_sharded, like, sharded_parts
@@ -19,13 +30,14 @@ from userdp.ledger import StoreLedger
 from userdp.plans import Plan, StepRecord
 from userdp.sampling.cohort import Sampler
 from userdp.sampling.coins import secret_generator
-from userdp.training.collate import Collator, rows_for
+from userdp.training.collate import Collator
 from userdp.training.devices import machine_facts
 from userdp.training.distributed import Dealing, current_world, shared_secret, source_for
 from userdp.training.open_run import Training
 from userdp.training.optimizers import set_noise_std
-from userdp.training.preflight import device_of, engine_of
 
+_FILLED = 8
+"""Fewest passes that a step's expected rows are made to fill: of so many, some are alike."""
 _QUANTILES = (0.1, 0.25, 0.5, 0.75, 0.9)
 
 
@@ -72,6 +84,9 @@ class StepMechanism:
     Attributes:
         l2_clip_norm: of the next step, and ``noise_std``, the deviation of its noise; both move
             where the plan adapts the clip.
+        micro_batch: most rows in one pass; fewer than asked for where the plan expects so few that
+            they would not fill passes. Public: a function of the plan and the number of processes.
+        rows_of_a_unit: most rows of a unit.
 
     Raises:
         UseError: the sampling needs another number of units than the store has. That tells an exact
@@ -92,7 +107,10 @@ class StepMechanism:
         self.sampler = Sampler(plan.sampling, self.collator.counts, secret_generator(secret))
         self.dealing = Dealing(world, self.collator.tokens)
         self.noise = source_for(world, of.model, plan.noise, unsafe_noise_seed=seeds.noise)
-        self.micro_batch = rows_for(plan, of.micro_batch, processes=world.size)
+        self.rows_of_a_unit = plan.sampling.group_size if plan.sampling.by_user else 1
+        expected = plan.denominator * self.rows_of_a_unit / world.size
+        fewest = max(self.rows_of_a_unit, math.ceil(expected / _FILLED))
+        self.micro_batch = min(require_count("micro_batch", of.micro_batch), fewest)
         self.engine = engine_of(of.model, of.options.engine)
         self.sharded = bool(sharded_parts(of.model))
         self.scattered = any(map(is_sharded, trainable_parameters(of.model).values()))
@@ -232,3 +250,13 @@ def set_gradients(model: nn.Module, value: Mapping[str, Tensor], *, denominator:
     """
     for name, parameter in trainable_parameters(model).items():
         parameter.grad = like(parameter, (value[name] / denominator).to(parameter.dtype))
+
+
+def engine_of(model: nn.Module, name: str) -> Engine:
+    """The engine of that name; for a sharded model the engine of sharded models."""
+    return sharded.clipped_sum if sharded_parts(model) else get_engine(name)
+
+
+def device_of(model: nn.Module) -> torch.device:
+    """The device of a model's trainable parameters."""
+    return next(iter(trainable_parameters(model).values())).device
