@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import userdp.data.grouping as grouping_module
 from userdp.core.errors import FailureError, UseError
 from userdp.data.grouping import Grouping
-from userdp.data.records import Record, in_blocks, pieces_of
+from userdp.data.records import TARGET, Record, in_blocks, packed, unpacked
 
 
 def grouped(folder, records, **options):
@@ -25,13 +25,10 @@ def grouped(folder, records, **options):
 def records_of(grouping) -> list[Record]:
     """What comes out, as it went in."""
     return [
-        Record(
-            row["user"], row["text"], row["held_out"],
-            None if (pieces := pieces_of(row["pieces"])) is None else tuple(pieces),
-        )
+        Record(row["user"], row["text"], row["held_out"])
         for block in grouping.batches()
         for row in block.to_pylist()
-    ]  # fmt: skip
+    ]
 
 
 @settings(max_examples=15, deadline=None)
@@ -64,10 +61,10 @@ def test_records_are_fetched_in_parts_alike(tmp_path, monkeypatch):
     assert got == sorted(records, key=lambda record: record.user)
 
 
-def test_pieces_come_through(tmp_path):
-    pieces = [None, ((2, 1), (6, 3)), ((6, 0),), None]
-    records = [Record(b"u", b"a text", False, held) for held in pieces]
-    assert records_of(grouped(tmp_path, records)) == records
+@pytest.mark.parametrize("pieces", [None, ((2, 1), (6, 3)), ((6, 0),)])
+def test_a_text_and_its_pieces_come_out_of_one_value(pieces):
+    record = Record(b"u", "aé\0xyz".encode(), False, pieces)
+    assert unpacked(packed(record)) == ("aé\0xyz", [*(pieces or [(6, TARGET)])])
 
 
 @pytest.mark.parametrize("limit", ["", "much", "-1GB", "nan", "0GB", "1 GB; DROP TABLE records"])

@@ -18,8 +18,8 @@ from userdp.data.records import (
     Drop,
     ExampleDrop,
     Tally,
-    pieces_of,
     run_starts,
+    unpacked,
 )
 from userdp.data.splits import (
     Split,
@@ -222,9 +222,8 @@ def _tokens_of_pieces(
     ids: list[int] = []
     marks: list[int] = []
     sizes = []
-    for text, packed in zip(block["text"].to_pylist(), block["pieces"].to_pylist(), strict=True):
-        content = text.decode()
-        new, kinds = tokenizer.encode_pieces(content, pieces_of(packed) or [(len(content), TARGET)])
+    for value in block["text"].to_pylist():
+        new, kinds = tokenizer.encode_pieces(*unpacked(value))
         last = tokenizer.end_of_text_id
         if last is not None and new[-1:] != [last]:
             new.append(last)

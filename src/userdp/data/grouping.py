@@ -16,7 +16,6 @@ from typing import Any
 import duckdb
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from userdp.core.errors import FailureError, UseError, kind_of
@@ -31,7 +30,6 @@ _ROWS = pa.schema(
         ("place", pa.int64()),
         ("start", pa.int64()),
         ("size", pa.int64()),
-        ("pieces", pa.int64()),  # bytes of them, which follow the text
         ("held_out", pa.bool_()),
     ]
 )
@@ -133,28 +131,23 @@ class Grouping:
                     texts = pa.Array.from_buffers(
                         pa.uint8(), spool.size(), [None, spool.read_buffer()]
                     )
-                start, size, extra = (rows[n].to_numpy() for n in ("start", "size", "pieces"))
+                start, size = rows["start"].to_numpy(), rows["size"].to_numpy()
                 for begin, end in bounds_by_size(size, records=RECORDS_AT_ONCE, size=BLOCK_BYTES):
                     at = slice(begin, end)
                     own = rows.slice(begin, end - begin)
                     columns = {
                         **{name: own[name] for name in ("user", "place", "held_out")},
                         "text": _values(texts, start[at], size[at]),
-                        "pieces": _values(texts, start[at] + size[at], extra[at]),
                     }
                     yield pa.RecordBatch.from_pydict(columns).select(BLOCK.names)
 
 
 def _row_batch(block: pa.RecordBatch, end: int) -> tuple[pa.RecordBatch, memoryview]:
     """The rows to sort, and what the spool gets, of which it holds ``end`` bytes so far."""
-    text, pieces = block["text"], block["pieces"]
-    sizes, extra = np.diff(offsets_of(text)), np.diff(offsets_of(pieces))
-    if extra.any():  # each record's behind its text
-        text = pc.binary_join_element_wise(text, pieces, pa.scalar(b"", pa.large_binary()))
+    text = block["text"]
     offsets = offsets_of(text)
-    starts = offsets[:-1] + (end - offsets[0])
-    numbers = [pa.array(one) for one in (starts, sizes, extra)]
-    columns = [block["user"], block["place"], *numbers, block["held_out"]]
+    begins = pa.array(offsets[:-1] + (end - offsets[0]))
+    columns = [block["user"], block["place"], begins, pa.array(np.diff(offsets)), block["held_out"]]
     content = memoryview(text.buffers()[2])[int(offsets[0]) : int(offsets[-1])]
     return pa.RecordBatch.from_arrays(columns, schema=_ROWS), content
 

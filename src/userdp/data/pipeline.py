@@ -167,7 +167,7 @@ def _fill(
         per_user: Counter[bytes] = Counter()
         if rule is SplitRule.FIRST_PART:
             records = _counted(records, per_user)
-        groups.add(in_blocks(records))
+        groups.add(in_blocks(records, loss_mask=loss_mask))
         progress.stage("grouping", None)
         groups.sort()
         blocks = groups.batches()

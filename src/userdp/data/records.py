@@ -87,22 +87,20 @@ BLOCK = pa.schema(
         ("place", pa.int64()),
         ("text", pa.large_binary()),
         ("held_out", pa.bool_()),
-        ("pieces", pa.large_binary()),
     ]
 )
-"""Records in columns, no value null: ``place`` numbers the records in the order in
-which they were read, ``pieces`` are 64-bit numbers one after another, and nothing where a record
-has none."""
+"""Records in columns, no value null: ``place`` numbers the records in the order in which they were
+read; ``text`` is the record's, or what `packed` makes of a text and its pieces."""
 BLOCK_RECORDS, BLOCK_BYTES = 2**13, 2**23
 """Most records of a block, and how many bytes of text end one."""
 
 
-def in_blocks(records: Iterable[Record]) -> Iterator[pa.RecordBatch]:
-    """``records`` in blocks of bounded size."""
+def in_blocks(records: Iterable[Record], *, loss_mask: bool = False) -> Iterator[pa.RecordBatch]:
+    """``records`` in blocks of bounded size; with a loss mask each text is `packed`."""
     held: list[Record] = []
     first = size = 0
     for record in records:
-        held.append(record)
+        held.append(record._replace(text=packed(record)) if loss_mask else record)
         size += len(record.text)
         if len(held) == BLOCK_RECORDS or size >= BLOCK_BYTES:
             yield _block(held, first)
@@ -113,17 +111,23 @@ def in_blocks(records: Iterable[Record]) -> Iterator[pa.RecordBatch]:
 
 
 def _block(records: list[Record], first: int) -> pa.RecordBatch:
-    users, texts, held_out, pieces, *_ = zip(*records, strict=True)
-    packed = [b"" if one is None else np.array(one, "<i8").tobytes() for one in pieces]
-    columns = (users, range(first, first + len(records)), texts, held_out, packed)
+    users, texts, held_out, *_ = zip(*records, strict=True)
+    columns = (users, range(first, first + len(records)), texts, held_out)
     arrays = [pa.array(values, field.type) for values, field in zip(columns, BLOCK, strict=True)]
     return pa.RecordBatch.from_arrays(arrays, schema=BLOCK)
 
 
-def pieces_of(packed: bytes) -> list[tuple[int, int]] | None:
-    """`Record.pieces` of a block's value; None where there are none."""
-    numbers = np.frombuffer(packed, "<i8").reshape(-1, 2).tolist()
-    return [(end, kind) for end, kind in numbers] or None
+def packed(record: Record) -> bytes:
+    """A text and its pieces as one value: how many pieces, the pieces, and the text."""
+    pieces = record.pieces or [(len(record.text.decode()), TARGET)]
+    return np.array([(len(pieces), 0), *pieces], "<i8").tobytes() + record.text
+
+
+def unpacked(value: bytes) -> tuple[str, list[tuple[int, int]]]:
+    """What `packed` made one value of."""
+    begin = 16 * (1 + int.from_bytes(value[:8], "little"))
+    pieces = np.frombuffer(value[16:begin], "<i8").reshape(-1, 2).tolist()
+    return value[begin:].decode(), [(end, kind) for end, kind in pieces]
 
 
 def offsets_of(array: pa.LargeBinaryArray) -> NDArray[np.int64]:

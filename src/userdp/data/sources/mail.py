@@ -1,9 +1,10 @@
 """Mail: mbox archives, and folders with one message per file (Maildir, the Enron archive).
 
 A record is a message; its user is the sender's address, its owners are the sender and the
-receivers (see `userdp.data.ownership`). Messages attached to it (forwarded as an attachment, the
-parts of a digest) are other people's text: left out, and counted. The text is what Chua et al.
-2024, Appendix B, keep::
+receivers (see `userdp.data.ownership`). What a message quotes of another one stays in its text,
+as what its sender sent; whose words they were cannot be told. Messages attached to it (forwarded as
+an attachment, the parts of a digest) are other people's text: left out, and counted. The text is
+what Chua et al. 2024, Appendix B, keep::
 
     Date: Mon, 14 May 2001 16:39:00 -0700
     From: ana@example.org
@@ -23,8 +24,7 @@ named. Each message begins with a line ``From ``::
     From: Ana <ana@example.org>
 
 Such a line has a date, and a header follows it; other lines that begin with ``From `` are text of
-the message in which they stand. Where each message has a ``Content-Length`` that leads to the next,
-these lengths decide; otherwise ``>From `` is how a program wrote a line ``From `` of the text.
+the message in which they stand. ``>From `` is how a program wrote a line ``From `` of the text.
 
 **maildir.** Every file below a folder is a message, in the order of the paths; ``tmp`` and hidden
 files are left out, and so are hidden folders, but for those that hold mail themselves (Maildir++)::
@@ -81,11 +81,6 @@ _DATED = re.compile(
     re.MULTILINE,
 )
 """With a date of asctime's or of RFC 5322; only a zone and a year may follow the time."""
-_WITH_LENGTH = re.compile(
-    rb"(?i)(?>[^\n]*\n(?:[^\r\n][^\n]*\n)*?Content-Length:[ \t]*(\d{1,15})[ \t]*\r?\n)"
-    rb"(?:[^\r\n][^\n]*\n)*+\r?\n"
-)
-"""The line that begins a message, and its header with the length of its body."""
 _BREAKS = re.compile(rb"(?:\xef\xbb\xbf)?[\r\n]*")
 _FRAME = re.compile(rb"^>(>*From )|^\r?\n\Z", re.MULTILINE)
 """What writers of mbox add to a message: a mark of quotation, and an empty line at the end."""
@@ -150,42 +145,18 @@ def _read_mbox(path: Path, options: SourceOptions, at: At) -> Iterator[Entry]:
     box = _content(path)
     if not len(box):
         return
-    first = _past_breaks(box, 0)
     begins = dict(mark.span() for mark in _DATED.finditer(box))
     if not begins:
         raise UseError(
             f"{path} is no mbox: no line begins a message, as `From ana@example.org Mon May 14 "
             "16:39:00 2001` does with a header after it"
         )
+    breaks = _BREAKS.match(box)
+    first = breaks.end() if breaks else 0
     begins = {first: first} | begins
-    spans = _by_length(box, begins)
-    ends = zip(begins.values(), [*begins, len(box)][1:], strict=True)
-    for start, end in spans or ends:
-        message = box[start:end] if spans else _FRAME.sub(rb"\1", box[start:end])
-        yield from _entries(message, options)
+    for start, end in zip(begins.values(), [*begins, len(box)][1:], strict=True):
+        yield from _entries(_FRAME.sub(rb"\1", box[start:end]), options)
         at(end)
-
-
-def _by_length(box: mmap.mmap | bytes, begins: dict[int, int]) -> list[tuple[int, int]]:
-    """Where each message begins and ends by its Content-Length; nothing unless all lengths fit.
-
-    Dovecot and others write such lengths, and quote no line of a text. The length in a single
-    message is not believed: senders may write that header, and could take the messages of other
-    people after theirs.
-    """
-    spans: list[tuple[int, int]] = []
-    at = next(iter(begins))
-    while at in begins and (head := _WITH_LENGTH.match(box, at)):
-        end = head.end() + int(head[1])
-        spans.append((begins[at], end))
-        at = _past_breaks(box, end)
-    return spans if at == len(box) else []
-
-
-def _past_breaks(box: mmap.mmap | bytes, at: int) -> int:
-    """Where the line breaks after a place end."""
-    breaks = _BREAKS.match(box, at)
-    return at if breaks is None else max(at, breaks.end())
 
 
 def _content(path: Path) -> mmap.mmap | bytes:
