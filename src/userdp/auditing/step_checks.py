@@ -17,9 +17,10 @@ noise repeated within a step
 number drawn
     all draws of all steps: Binomial(N T, q).
 size of draws
-    the spread of the steps' numbers around N q: batches of a fixed size have none.
+    how many steps' numbers are within one of N q: Binomial(T, P). Batches of one size all are.
 participation
-    the spread of each unit's number of draws around T q: a shuffled pass draws everybody once.
+    how many units' numbers of draws are within one of T q: Binomial(N, P). In shuffled passes,
+    which draw everybody once, all are; where some are favoured, too few.
     Of a plan whose every draw has one size nothing is known of these three.
 sensitivity
     a drawn unit moved the sum by more than the clip norm. No p-value: a right run, whose clip aims
@@ -51,10 +52,7 @@ _MOST_STEPS = 2048  # whose noise is compared in pairs: two million pairs
 _MOST_SHAPE = 100_000  # numbers that are sorted
 _MOVE_ROUNDING = 1e-6  # of a difference of two float32 sums
 _SURE = 0.95  # of broken runs are flagged, where a check says what it would have caught
-_REACH, _OUTSIDE = 60.0, 4e-39
-_LEAST_WEIGHT = 1e-300  # below, a weight has lost digits to underflow
 _ROUNDING = 1e-9  # relative; far above what the sums here lose
-_MOST_EXPONENT = math.log(60.0)  # e^-60 is nothing beside the weight of any neighbour
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -229,41 +227,35 @@ def participation_checks(
     law = stats.binom(trials, q)
     off = 5.5 * math.sqrt(q * (1 - q) / max(1, trials))  # 3.9 deviations flag, 1.6 more are sure
     counts = np.bincount(np.concatenate([*cohorts, []]).astype(np.int64), minlength=population)
-    passes = math.floor(steps * q) + (np.arange(population) < round(steps * q % 1 * population))
     p = two_sided(float(law.cdf(total)), float(law.sf(total - 1))) if trials else None
     power = f"a probability that is off by {off:.2g} or more, in 95% of runs"
     return (
         _tested("number drawn", p, float(total), trials * q, power),
-        _spread("size of draws", drawn, np.full(steps, round(population * q)), population, q),
-        _spread("participation", counts, passes, steps, q),
+        _near_the_mean("size of draws", drawn, population, q),
+        _near_the_mean("participation", counts, steps, q),
     )
 
 
-def _spread(
-    name: str,
-    numbers: NDArray[np.int64],
-    shuffled: NDArray[np.int64],
-    trials: int,
-    probability: float,
-) -> Check:
-    """Do they lie as far apart as independent Binomial(trials, probability) numbers?
+def _near_the_mean(name: str, numbers: NDArray[np.int64], trials: int, probability: float) -> Check:
+    """Are as many within one of their mean as of independent Binomial(trials, probability)?
 
     Args:
         name: of the check.
         numbers: what was seen.
-        shuffled: what shuffled passes of batches of one size would have shown.
         trials: of each number.
         probability: of each trial.
     """
     if not (len(numbers) and trials and 0 < probability < 1):
         return _tested(name, None, 1.0, 1.0, "everybody joins every step")
-    variance = trials * probability * (1 - probability)
-    seen = float(np.square(numbers - trials * probability).mean()) / variance
-    caught = spread_p_value(shuffled, trials=trials, probability=probability)
+    mean, each = trials * probability, stats.binom(trials, probability)
+    least, most = math.ceil(mean - 1), math.floor(mean + 1)
+    near = float(each.cdf(most) - each.cdf(least - 1))
+    seen, law = int(((least <= numbers) & (numbers <= most)).sum()), stats.binom(len(numbers), near)
+    caught = min(1.0, 2 * near ** len(numbers))
     power = f"shuffled batches of one size, which have p = {caught:.2g}"
     power += "" if caught < LEVEL else " here: it cannot tell them"
-    p = spread_p_value(numbers, trials=trials, probability=probability)
-    return _tested(name, p, seen, 1.0, power)
+    p = two_sided(float(law.cdf(seen)), float(law.sf(seen - 1)))
+    return _tested(name, p, seen / len(numbers), near, power)
 
 
 def two_sided(lower: float, upper: float) -> float:
@@ -298,48 +290,3 @@ def cosine_p_value(cosine: float, *, dimension: int, pairs: int) -> float:
         return 1.0  # two numbers always point the same way or opposite ways
     tail = float(special.betainc((dimension - 1) / 2, 0.5, min(1.0, max(0.0, 1 - cosine**2))))
     return min(1.0, pairs * tail * (1 + _ROUNDING))
-
-
-def spread_p_value(numbers: NDArray[np.int64], *, trials: int, probability: float) -> float:
-    r"""Of how far independent Binomial(trials, probability) numbers lie apart, two-sided.
-
-    The statistic is :math:`S = \sum_i x(n_i)` with :math:`x(n) = (n - \mathrm{trials} \cdot
-    \mathrm{probability})^2`. Chernoff's bound holds for every t > 0,
-
-    .. math:: P[S \le s] \le \bigl( E[e^{-t (x - s/m)}] \bigr)^m
-
-    for m numbers (Markov's inequality for :math:`e^{-tS}`; for the upper tail with the other sign),
-    so that nothing depends on how well the search finds the best t. Where S is the least that it
-    can be, as of batches of one fixed size, the bound is the probability itself.
-
-    A number beyond 60 (1 + σ) of its mean is left out of the sum: by Bernstein's inequality it has
-    probability at most 2 exp(-d²/2 / (σ² + d/3)) at distance d, which is below 4e-39 for every σ.
-
-    Args:
-        numbers: one at least.
-        trials: of each number.
-        probability: of each trial; strictly between 0 and 1.
-    """
-    count, mean = len(numbers), trials * probability
-    reach = _REACH * (1 + math.sqrt(mean * (1 - probability)))
-    values = np.arange(
-        max(0, math.floor(mean - reach)), min(trials, math.ceil(mean + reach)) + 1, dtype=np.int64
-    )
-    weights = np.asarray(stats.binom.pmf(values, trials, probability))
-    kept = weights > _LEAST_WEIGHT
-    squares, weights = np.square(values[kept] - mean), weights[kept]
-    each, expected = float(np.square(numbers - mean).mean()), mean * (1 - probability)
-    sign = -1.0 if each <= expected else 1.0
-
-    def log_bound(exponent: float) -> float:
-        t = math.exp(exponent)
-        powers = sign * t * (squares - each)
-        top = float(powers.max())
-        moment = math.log(float(weights @ np.exp(powers - top))) + top
-        return count * (moment + 1e-12 + 1e-15 * t * (each + 1))  # and what rounding may lose
-
-    # S/m varies by about σ² / √m: the exponents searched reach far to both sides of it.
-    middle = -math.log(max(1.0, expected / math.sqrt(count)))
-    exponents = np.linspace(middle - 20, max(middle, _MOST_EXPONENT), 400)
-    tail = math.exp(min(0.0, *map(log_bound, exponents.tolist())))
-    return min(1.0, 2 * (tail * (1 + _ROUNDING) + count * _OUTSIDE))
