@@ -14,7 +14,7 @@ import os
 import secrets
 import shutil
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -235,8 +235,9 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
     return values
 
 
-def locked(path: Path, *, refusal: UserdpError) -> int:
-    """The descriptor of a folder, or of a file that may be new, locked until it is closed.
+@contextmanager
+def exclusive(path: Path, *, refusal: UserdpError) -> Iterator[int]:
+    """Hold the lock of a folder, or of a file that may be new, and yield its descriptor.
 
     The operating system closes the descriptors of a killed process, so that its locks go with it.
 
@@ -245,28 +246,16 @@ def locked(path: Path, *, refusal: UserdpError) -> int:
         FailureError: the disk refused.
     """
     flags = os.O_RDONLY if path.is_dir() else os.O_RDWR | os.O_CREAT
-    try:
-        descriptor = os.open(path, flags, OPERATOR_FILE)
+    with ExitStack() as closing:
         try:
+            descriptor = os.open(path, flags, OPERATOR_FILE)
+            closing.callback(os.close, descriptor)
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            os.close(descriptor)
-            raise
-    except BlockingIOError as error:
-        raise refusal from error
-    except OSError as error:
-        raise FailureError(f"cannot write {path}: {error.strerror}") from error
-    return descriptor
-
-
-@contextmanager
-def exclusive(path: Path, *, refusal: UserdpError) -> Iterator[None]:
-    """Hold the lock of a folder or a file for as long as the block runs; see `locked`."""
-    descriptor = locked(path, refusal=refusal)
-    try:
-        yield
-    finally:
-        os.close(descriptor)
+        except BlockingIOError as error:
+            raise refusal from error
+        except OSError as error:
+            raise FailureError(f"cannot write {path}: {error.strerror}") from error
+        yield descriptor
 
 
 def sweep(folder: Path, name: str = "*") -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Self
 
@@ -44,8 +45,10 @@ class Counter:
         )
         files.operator_folder(path.parent)
         self._path, self._process = path, os.getpid()
-        self._descriptor: int | None = files.locked(path, refusal=in_use)
-        self.attempts = os.fstat(self._descriptor).st_size
+        self._lock = ExitStack()
+        held = self._lock.enter_context(files.exclusive(path, refusal=in_use))
+        self._descriptor: int | None = held
+        self.attempts = os.fstat(held).st_size
         files.sync(path.parent)
 
     def count(self, attempts: int = 1) -> None:
@@ -74,9 +77,8 @@ class Counter:
 
     def close(self) -> None:
         """Let another process go on; twice does no harm."""
-        if self._descriptor is not None:
-            os.close(self._descriptor)
-            self._descriptor = None
+        self._lock.close()
+        self._descriptor = None
 
     def __enter__(self) -> Self:
         return self
