@@ -1,4 +1,3 @@
-import dataclasses
 import itertools
 import math
 
@@ -10,7 +9,6 @@ from userdp.accounting.group_privacy import Conversion, group_guarantee
 from userdp.core.clip import AdaptiveClipping, ClipForm, LayerSplit
 from userdp.core.codec import encode
 from userdp.core.errors import UseError
-from userdp.noise import NoiseLaw
 from userdp.plans import Plan
 
 
@@ -111,13 +109,9 @@ def test_bad_constants_are_refused(changes):
 
 
 @pytest.mark.pitfall(number=45)
-def test_a_noise_law_without_a_proven_price_is_refused():
-    class Unpriced(NoiseLaw):
-        kind = "unpriced"
-        independent_multiplier = None
-
+def test_a_sampling_without_a_proven_price_has_no_mechanism():
     with pytest.raises(UseError, match="no price"):
-        dataclasses.replace(uls_plan(), noise=Unpriced(multiplier=1.0))
+        _ = uls_plan(unsafe_shuffle=True).mechanism
 
 
 @pytest.mark.pitfall(number=23)

@@ -1,6 +1,5 @@
 """The noise of the steps: its law and its price. No torch here."""
 
-from userdp.noise.base import NoiseLaw
 from userdp.noise.gaussian import Gaussian
 
-__all__ = ["Gaussian", "NoiseLaw"]
+__all__ = ["Gaussian"]

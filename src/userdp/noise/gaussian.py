@@ -1,4 +1,4 @@
-r"""The noise as it is drawn: which sampler, where it ends, and how far from a Gaussian that is.
+r"""`Gaussian`, the noise of the steps, as it is drawn: by which sampler, and how far from its law.
 
 No torch and no NumPy: the samplers of `userdp.gradients.noise`, the price of a plan
 (`userdp.accounting.implemented`), the ledger and the report all read these constants.
@@ -27,19 +27,28 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import ClassVar
 
-from userdp.noise.base import NoiseLaw
+from userdp.core.vocabulary import require_noise_multiplier
 
 
-@dataclass(frozen=True, kw_only=True)
-class Gaussian(NoiseLaw):
-    """Independent Gaussian noise on each coordinate of each step's clipped sum."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Gaussian:
+    """Independent Gaussian noise on each coordinate of each step's clipped sum.
+
+    Args:
+        multiplier: σ, the standard deviation of the noise that is drawn anew at each step, divided
+            by the clip norm; > 0. Beside the count of adaptive clipping the sum has more, see
+            `userdp.core.clip`.
+
+    Raises:
+        UseError: the multiplier is out of its range (NaN included).
+    """
 
     kind: ClassVar[str] = "gaussian"
 
-    @property
-    def independent_multiplier(self) -> float:
-        """σ itself."""
-        return self.multiplier
+    multiplier: float
+
+    def __post_init__(self) -> None:
+        require_noise_multiplier(self.multiplier)
 
 
 DRAWS = 2

@@ -24,7 +24,7 @@ from userdp.core.vocabulary import (
     require_delta,
     require_positive,
 )
-from userdp.noise import NoiseLaw
+from userdp.noise import Gaussian
 from userdp.noise.gaussian import KNOWN_SAMPLERS, NoiseSampler
 from userdp.plans.provenance import MadeFor, Origin
 from userdp.sampling import Sampling
@@ -105,7 +105,7 @@ class Plan(Saved):
 
     sampling: Sampling
     clip: Clip
-    noise: NoiseLaw
+    noise: Gaussian
     steps: int
     population: int
     budget: Budget
@@ -151,19 +151,16 @@ class Plan(Saved):
             target_delta=ideal_delta_for(target, self.budget.target_delta, steps=self.steps),
             accountant=self.accountant,
         )
-        noise = replace(self.noise, multiplier=calibrated.noise_multiplier)
-        if noise.independent_multiplier != noise.multiplier:
-            raise UseError(f"the least noise of kind {noise.kind} is not searched for")
-        return replace(self, noise=noise)
+        return replace(self, noise=Gaussian(multiplier=calibrated.noise_multiplier))
 
     @property
     def mechanism(self) -> NoisySteps:
         """The mechanism that the accountant prices, built from the same constants as the sampler.
 
         Raises:
-            UseError: the pair of sampling and noise has no price.
+            UseError: the sampling has no price.
         """
-        return self.sampling.price(self.noise, self.clip, self.steps)
+        return self.sampling.price(self.noise.multiplier, self.steps)
 
     @property
     def algorithm(self) -> str:

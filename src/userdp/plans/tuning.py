@@ -35,7 +35,7 @@ from userdp.core.vocabulary import (
     require_delta,
     require_positive,
 )
-from userdp.noise import Gaussian, NoiseLaw
+from userdp.noise import Gaussian
 from userdp.plans.frozen_plan import Budget, Plan
 
 _MOST_FACTOR = 1024.0
@@ -268,7 +268,7 @@ def mechanism_of(plan: Plan) -> NoisySteps:
 
 def _with_least_noise(plans: Sequence[Plan]) -> tuple[Plan, ...]:
     """Each plan with the least noise for its budget; those with equal draws are searched once."""
-    found, noise = [], dict[NoisySteps, NoiseLaw]()
+    found, noise = [], dict[NoisySteps, Gaussian]()
     for plan in plans:
         draw = mechanism_of(plan).with_noise_multiplier(1.0)
         if draw not in noise:

@@ -7,10 +7,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from userdp.core.clip import Clip
 from userdp.core.errors import UseError
 from userdp.core.vocabulary import Adjacency, PrivacyUnit, require_count
-from userdp.noise import NoiseLaw
 
 if TYPE_CHECKING:  # at run time the words alone are to be had without numpy and the accountant
     import numpy as np
@@ -120,22 +118,21 @@ class Sampling(ABC):
         """
         return self.chance(population) * population
 
-    def price(self, noise: NoiseLaw, clip: Clip, steps: int) -> NoisySteps:
-        """The mechanism that dominates ``steps`` steps of this sampling with this noise.
+    def price(self, noise_multiplier: float, steps: int) -> NoisySteps:
+        """The mechanism that dominates ``steps`` steps of this sampling with Gaussian noise.
 
         The clip norm moves no price, and the count that it adapts by is part of what the noise
         multiplier accounts for.
 
         Raises:
-            UseError: the pair of sampling and noise has no proven price.
+            UseError: the sampling has no proven price.
         """
-        multiplier = noise.independent_multiplier
-        if multiplier is None or not self.covered:
+        if not self.covered:
             raise UseError(
-                f"sampling {self.kind} has no price with noise {noise!r}: nothing could be claimed",
-                hint="sample users or examples by Poisson's law, and take Gaussian noise",
+                f"sampling {self.kind} has no price: nothing could be claimed",
+                hint="sample users or examples by Poisson's law",
             )
-        return self._priced(multiplier, steps)
+        return self._priced(noise_multiplier, steps)
 
     @abstractmethod
     def _priced(self, noise_multiplier: float, steps: int) -> NoisySteps:

@@ -65,7 +65,6 @@ from userdp.core.errors import FailureError, UseError
 from userdp.gradients import ClippedSum, NoiseSource, trainable_parameters
 from userdp.gradients.noise import require_priced
 from userdp.gradients.shards import ShardNoise, is_sharded
-from userdp.noise import Gaussian, NoiseLaw
 from userdp.sampling.cohort import Cohort
 from userdp.training.devices import accelerators, local_processes
 
@@ -414,18 +413,16 @@ class SharedNoise(NoiseSource):
 
 
 def source_for(
-    world: World, model: nn.Module, law: NoiseLaw, *, unsafe_noise_seed: int | None = None
+    world: World, model: nn.Module, *, unsafe_noise_seed: int | None = None
 ) -> NoiseSource:
     """What draws each coordinate's noise once, however the model's sum is held.
 
     Raises:
-        UseError: a model of which a part is sharded; or noise that nothing draws.
+        UseError: a model of which a part is sharded.
     """
     sharded = set(map(is_sharded, trainable_parameters(model).values()))
     if len(sharded) > 1:
         raise UseError("some trained parameters are sharded and others not: shard all, or none")
-    if not isinstance(law, Gaussian):
-        raise UseError(f"nothing draws noise of kind {law.kind!r}")
     if world.size == 1 and not any(sharded):
         return NoiseSource(unsafe_noise_seed=unsafe_noise_seed)
     return SharedNoise(world, model, unsafe_noise_seed=unsafe_noise_seed)

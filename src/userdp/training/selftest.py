@@ -39,7 +39,6 @@ from userdp.gradients import ENGINES, Engine, Units, causal_lm_loss, trainable_p
 from userdp.gradients import noise as drawing
 from userdp.gradients.certificate.made_up import Shape, made_up, most_tokens
 from userdp.gradients.noise import NoiseSource
-from userdp.noise import Gaussian
 from userdp.noise.gaussian import TAIL_BITS, NoiseSampler
 from userdp.sampling.cohort import Cohort
 from userdp.sampling.coins import secret_generator
@@ -195,7 +194,7 @@ class Scene:
 
     def noise(self) -> NoiseSource:
         """A new source of noise, as a run's own is made."""
-        return source_for(self.world, self.model, Gaussian(multiplier=1.0))
+        return source_for(self.world, self.model)
 
     def sum_of(self, engine: Engine, units: Units) -> tuple[dict[str, Tensor], list[float]]:
         """The clipped sum as a step forms it, each process clipping its own units; and all norms.

@@ -106,7 +106,7 @@ class StepMechanism:
         secret = shared_secret(world) if seeds.draws is None else seeds.draws
         self.sampler = Sampler(plan.sampling, self.collator.counts, secret_generator(secret))
         self.dealing = Dealing(world, self.collator.tokens)
-        self.noise = source_for(world, of.model, plan.noise, unsafe_noise_seed=seeds.noise)
+        self.noise = source_for(world, of.model, unsafe_noise_seed=seeds.noise)
         self.rows_of_a_unit = plan.sampling.group_size if plan.sampling.by_user else 1
         expected = plan.denominator * self.rows_of_a_unit / world.size
         fewest = max(self.rows_of_a_unit, math.ceil(expected / _FILLED))
