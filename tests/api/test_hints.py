@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import userdp
-from userdp.core.hints import in_python
+from userdp.core.errors import in_python
 
 SOURCE = Path(userdp.__file__).parent
 SAID = ("UseError", "FailureError", "warn", "UserdpWarning", "refuse")

@@ -34,9 +34,10 @@ from userdp.core.errors import (
     UseError,
     UserdpError,
     UserdpWarning,
+    closest,
+    likely,
     ran_out_of_memory,
 )
-from userdp.core.hints import closest, likely
 from userdp.version import __version__
 
 _NO_PLACE = "free some space, or choose another place with --out"

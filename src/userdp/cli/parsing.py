@@ -26,8 +26,11 @@ from typing import Any, NoReturn, get_args, get_type_hints
 import userdp
 from userdp import commands
 from userdp.commands.setting import Section, Setting, documented, in_words, section_of
-from userdp.core.errors import UseError
-from userdp.core.hints import closest, likely
+from userdp.core.errors import (
+    UseError,
+    closest,
+    likely,
+)
 
 COMMANDS = {
     "The main way": "prepare, plan, train, evaluate, generate, report, export, verify, account",

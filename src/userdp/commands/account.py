@@ -10,12 +10,13 @@ from typing import Any, Literal
 from userdp.accounting.accountants import Accountant, calibrate, epsilon_by
 from userdp.claims import Claim
 from userdp.commands.setting import Section, read, refuse, samplings
-from userdp.core.clip import Clip
 from userdp.core.codec import encode
-from userdp.core.errors import UseError, warn
-from userdp.core.hints import one_of
+from userdp.core.errors import (
+    UseError,
+    one_of,
+    warn,
+)
 from userdp.core.vocabulary import PrivacyUnit, require_count
-from userdp.noise import Gaussian
 from userdp.plans.resolved import constants_of, require_said
 from userdp.plans.small_delta import plan_with_small_delta, require_small_delta
 from userdp.sampling import SAMPLINGS, Sampling
@@ -89,8 +90,8 @@ def account(
         "--accountant computes epsilon, and --epsilon says it: leave one out": accountant
         and delta is None,
     })  # fmt: skip
-    noise = Gaussian(multiplier=1.0 if noise_multiplier is None else noise_multiplier)
-    mechanism = law.price(noise, Clip(l2_norm=1.0), require_count("steps", steps or 0))
+    sigma = 1.0 if noise_multiplier is None else noise_multiplier
+    mechanism = law.price(sigma, require_count("steps", steps or 0))
     goal: dict[str, float] = {}
     if delta is None:
         assert epsilon is not None

@@ -22,8 +22,11 @@ from types import UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from userdp.core.codec import decode
-from userdp.core.errors import UseError
-from userdp.core.hints import closest, likely
+from userdp.core.errors import (
+    UseError,
+    closest,
+    likely,
+)
 
 _WORDS = {
     int: "a whole number",

@@ -2,15 +2,18 @@
 
 It was asked for something that cannot be right, the machine could not do it, or somebody
 interrupted it. `ran_out_of_memory` knows one kind of failure whatever library raised it.
+
+Messages are written with options of the command line, which prints them so; a caller in Python is
+told arguments (`in_python`).
 """
 
 from __future__ import annotations
 
 import re
 import warnings
+from collections.abc import Iterable
+from difflib import get_close_matches
 from typing import Final
-
-from userdp.core.hints import in_python
 
 MOST_LETTERS = 1900
 _LONGEST = 200
@@ -28,18 +31,62 @@ _OUT_OF_MEMORY: Final = re.compile(
 devices have a class. Further on in a message they may be the words of somebody whose text it
 quotes."""
 
+_OPTION = re.compile(r"(?P<command>`[^`]*`)|--(?:set \w+\.)?(?P<no>no-)?(?P<name>[a-z][\w-]*)")
+
 
 def printable(text: str) -> str:
     r"""``text`` with whatever a terminal would obey, or no file could hold, written out.
 
-    Errors name paths and words that somebody else may have chosen.
+    Errors name paths and words that somebody else may have chosen, of any length: of a very long
+    text the beginning and the end remain, which mostly says what to do.
 
     >>> printable("no store at \x1b[31m")
     'no store at \\x1b[31m'
     """
-    if text.isprintable():
-        return text
-    return "".join(one if one.isprintable() or one in "\n\t" else ascii(one)[1:-1] for one in text)
+    shown = "".join(one if one.isprintable() or one in "\n\t" else ascii(one)[1:-1] for one in text)
+    if len(shown) <= MOST_LETTERS:
+        return shown
+    return f"{shown[: MOST_LETTERS * 3 // 4]} … {shown[3 - MOST_LETTERS // 4 :]}"
+
+
+def in_python(text: str) -> str:
+    """A message for who called a function: options become arguments; `commands` stay as they are.
+
+    >>> in_python("measure with `userdp store stats STORE --epsilon 1`; leave --held-out-users out")
+    'measure with `userdp store stats STORE --epsilon 1`; leave held_out_users out'
+    >>> in_python("use --set learning.precision=bfloat16, or evaluate with --no-base")
+    'use precision=bfloat16, or evaluate with base=False'
+    """
+    return _OPTION.sub(_argument, text)
+
+
+def _argument(found: re.Match[str]) -> str:
+    if found["command"]:
+        return found["command"]
+    return found["name"].replace("-", "_") + ("=False" if found["no"] else "")
+
+
+def closest(word: str, known: Iterable[str]) -> str | None:
+    """The one of ``known`` that ``word`` most probably misspells; None where none is like it.
+
+    >>> closest("jsonnl", ["csv", "jsonl"]), closest("xml", ["csv", "jsonl"])
+    ('jsonl', None)
+    """
+    return next(iter(get_close_matches(word, list(known), n=1)), None)
+
+
+def likely(guess: str | None) -> str:
+    """The beginning of a hint that guesses what was meant."""
+    return "" if guess is None else f"did you mean {guess}? "
+
+
+def one_of(word: str, known: Iterable[str]) -> str:
+    """The hint where ``word`` is none of ``known``.
+
+    >>> one_of("jsonnl", ["csv", "jsonl"])
+    'did you mean jsonl? one of: csv, jsonl'
+    """
+    return f"{likely(closest(word, known := list(known)))}one of: {', '.join(known)}"
 
 
 def kind_of(error: BaseException) -> str:
@@ -68,19 +115,11 @@ def in_short(error: BaseException) -> str:
     return (str(error).splitlines() or [type(error).__name__])[0][:_LONGEST]
 
 
-def _shortened(text: str) -> str:
-    """Its beginning and its end, which mostly says what to do."""
-    if len(text) <= MOST_LETTERS:
-        return text
-    return f"{text[: MOST_LETTERS * 3 // 4]} … {text[3 - MOST_LETTERS // 4 :]}"
-
-
 class UserdpError(Exception):
     """Base of the errors that userdp raises on purpose.
 
     As a string it speaks of arguments, for who called a function; the command line prints
-    ``message`` and ``hint``, which speak of options. Both are `printable`, and of at most
-    `MOST_LETTERS`: whatever they quote may be of any length.
+    ``message`` and ``hint``, which speak of options. Both are `printable`.
 
     Args:
         message: what happened, what was got, and why it matters; starts in lower case.
@@ -91,8 +130,8 @@ class UserdpError(Exception):
 
     def __init__(self, message: str, *, hint: str | None = None) -> None:
         super().__init__(message)
-        self.message = _shortened(printable(message))
-        self.hint = None if hint is None else _shortened(printable(hint))
+        self.message = printable(message)
+        self.hint = None if hint is None else printable(hint)
 
     def __str__(self) -> str:
         told = in_python(self.message)

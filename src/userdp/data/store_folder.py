@@ -61,7 +61,7 @@ def _unnamed(folder: Path, meta: StoreMeta) -> list[Path]:
     return [entry for entry in there if entry != folder / meta.folder]
 
 
-def _locked(folder: Path) -> AbstractContextManager[None]:
+def _locked(folder: Path) -> AbstractContextManager[int]:
     """Holds the lock of a store's folder; `UseError` if another process has it."""
     refusal = UseError(
         f"another process appends to the store at {folder}, or erases somebody from it",

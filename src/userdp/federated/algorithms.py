@@ -14,8 +14,10 @@ from typing import ClassVar
 from userdp.accounting import gaussian_steps
 from userdp.accounting.implemented import implemented_epsilon
 from userdp.core.clip import Clip
-from userdp.core.errors import UseError
-from userdp.core.hints import one_of
+from userdp.core.errors import (
+    UseError,
+    one_of,
+)
 from userdp.core.vocabulary import Adjacency, Guarantee, PrivacyUnit
 from userdp.noise import Gaussian
 from userdp.plans import Budget, Plan

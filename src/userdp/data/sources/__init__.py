@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from userdp.core.errors import UseError
-from userdp.core.hints import one_of
+from userdp.core.errors import (
+    UseError,
+    one_of,
+)
 from userdp.data.sources import (
     docstrings,
     documents,
