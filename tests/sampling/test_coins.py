@@ -1,3 +1,5 @@
+import math
+
 import numpy as np
 import pytest
 from scipy import stats
@@ -54,12 +56,20 @@ def test_broken_twins_of_invariant_2_are_caught_by_the_chi_square_test(broken):
     assert chi_square_p(observed, coins(4, 0.4)) < P_VALUE
 
 
-@pytest.mark.parametrize(("population", "count"), [(6, 2), (40, 3), (100_000, 3)])
+def test_every_set_of_distinct_indices_is_equally_likely():
+    generator = secret_generator(unsafe_seed=3)
+    observed = set_frequencies(lambda: distinct_indices(generator, 6, 2), 6, 6_000)
+    pairs = observed[observed > 0]
+    assert len(pairs) == math.comb(6, 2)
+    assert stats.chisquare(pairs).pvalue > P_VALUE
+
+
+@pytest.mark.parametrize(("population", "count"), [(40, 3), (100_000, 3)])
 def test_distinct_indices_are_distinct_and_uniform(population, count):
     generator = secret_generator(unsafe_seed=3)
     drawn = np.array([distinct_indices(generator, population, count) for _ in range(6_000)])
     assert all(len(set(row)) == count for row in drawn.tolist())
-    observed = np.histogram(drawn, bins=min(population, 20), range=(0, population))[0]
+    observed = np.histogram(drawn, bins=20, range=(0, population))[0]
     assert stats.chisquare(observed).pvalue > P_VALUE
 
 
@@ -69,36 +79,19 @@ def test_bad_parameters_are_refused(population, probability):
         poisson_indices(secret_generator(unsafe_seed=6), population, probability)
 
 
-def test_invariant_4_all_256_bits_of_a_seed_decide_the_draws(monkeypatch):
-    """Bits above the 128th too: and the pool that they are mixed in holds as many as a seed.
+def bits_of_pool() -> int:
+    """In which the seed of a generator is mixed; NumPy's default is 128, whatever the seed has."""
+    return 32 * secret_generator().bit_generator.seed_seq.pool_size
 
-    NumPy's default pool is 128 bits, so that 2^256 seeds would share 2^128 states.
-    """
+
+def test_invariant_4_all_256_bits_of_a_seed_decide_the_draws():
+    """Bits above the 128th too: with a smaller pool 2^256 seeds would share 2^128 states."""
     streams = {
         tuple(secret_generator(1 << bit).integers(2**63, size=4).tolist()) for bit in range(256)
     }
-    assert len(streams) == 256
-    seen = pools(monkeypatch)
-    secret_generator()
-    assert seen == [256]
+    assert len(streams) == bits_of_pool() == 256
 
 
 def test_invariant_4_twin_a_pool_of_numpys_default_size_is_caught(monkeypatch):
     monkeypatch.setattr(module, "_POOL_WORDS", 4)
-    seen = pools(monkeypatch)
-    secret_generator()
-    assert seen == [128]
-
-
-def pools(monkeypatch) -> list[int]:
-    """The bits that each seed sequence holds from now on; filled as they are made."""
-    seen: list[int] = []
-    honest = np.random.SeedSequence
-
-    def watched(*arguments, **options):
-        made = honest(*arguments, **options)
-        seen.append(32 * len(made.pool))
-        return made
-
-    monkeypatch.setattr(np.random, "SeedSequence", watched)
-    return seen
+    assert bits_of_pool() == 128

@@ -48,8 +48,9 @@ def test_an_els_unit_is_one_example_and_no_user_has_more_than_g():
         assert len(set(pairs)) == len(pairs)
 
 
-def p_value_of_sizes(sizes, total, probability):
+def p_value_of_sizes(plan, total, probability):
     """Chi-square test of cohort sizes against Binomial(total, probability), tails merged."""
+    sizes = np.array([cohort.units for cohort in draws(plan, COUNTS, 4_000)])
     low, high = stats.binom.ppf([0.01, 0.99], total, probability).astype(int)
     cells = np.clip(sizes, low, high)
     observed = np.bincount(cells - low, minlength=high - low + 1)
@@ -57,20 +58,20 @@ def p_value_of_sizes(sizes, total, probability):
     return stats.chisquare(observed, np.diff([0, *edges, 1]) * len(sizes)).pvalue
 
 
-SAMPLED = [(uls_plan(), 100), (els_plan(), 275)]
+SAMPLED = pytest.mark.parametrize(
+    ("plan", "total"), [(uls_plan(), 100), (els_plan(), 275)], ids=["ULS", "ELS"]
+)
 
 
-@pytest.mark.parametrize(("plan", "total"), SAMPLED, ids=["ULS", "ELS"])
+@SAMPLED
 def test_invariant_1_the_sampler_draws_with_the_accounted_probability(plan, total):
-    sizes = np.array([cohort.units for cohort in draws(plan, COUNTS, 4_000)])
-    assert p_value_of_sizes(sizes, total, plan.mechanism.law.probability) > 1e-4
+    assert p_value_of_sizes(plan, total, plan.mechanism.law.probability) > 1e-4
 
 
-@pytest.mark.parametrize(("plan", "total"), SAMPLED, ids=["ULS", "ELS"])
+@SAMPLED
 def test_broken_twin_of_invariant_1_a_sampler_with_another_probability_is_caught(plan, total):
     other = changed_plan(plan, sampling_probability=plan.sampling.sampling_probability * 1.2)
-    sizes = np.array([cohort.units for cohort in draws(other, COUNTS, 4_000)])
-    assert p_value_of_sizes(sizes, total, plan.mechanism.law.probability) < 1e-4
+    assert p_value_of_sizes(other, total, plan.mechanism.law.probability) < 1e-4
 
 
 def test_els_reaches_every_capped_example_equally():
@@ -91,18 +92,12 @@ def test_uls_draws_a_users_examples_afresh_and_uniformly():
     assert stats.chisquare(seen).pvalue > 1e-4
 
 
-def test_invariant_2_an_empty_draw_is_a_cohort_without_units():
-    plan = uls_plan(population=10_000, cohort_size=1)
-    empty = [cohort for cohort in draws(plan, np.array([3, 3]), 20) if cohort.units == 0]
-    assert empty
-    assert all(len(cohort.users) == 0 for cohort in empty)
-
-
 def test_invariant_2_empty_draws_come_as_often_as_independent_coins_give_them():
-    """Two users at q = 1/2: no head in a quarter of all steps."""
+    """Two users at q = 1/2: no head in a quarter of all steps, which are cohorts without units."""
     plan = uls_plan(population=2, cohort_size=1)
-    empty = sum(cohort.units == 0 for cohort in draws(plan, np.array([3, 3]), 2_000))
-    assert stats.binomtest(empty, 2_000, 0.25).pvalue > 1e-4
+    empty = [cohort for cohort in draws(plan, np.array([3, 3]), 2_000) if cohort.units == 0]
+    assert stats.binomtest(len(empty), 2_000, 0.25).pvalue > 1e-4
+    assert all(len(cohort.users) == 0 for cohort in empty)
 
 
 def test_broken_twin_of_invariant_4_a_probability_from_the_data_moves_with_one_user():
@@ -116,8 +111,7 @@ def test_broken_twin_of_invariant_4_a_probability_from_the_data_moves_with_one_u
 
 
 def test_invariant_2_steps_are_independent():
-    cohorts = draws(uls_plan(), COUNTS, 2_000)
-    sizes = np.array([c.units for c in cohorts])
+    sizes = [cohort.units for cohort in draws(uls_plan(), COUNTS, 2_000)]
     assert abs(np.corrcoef(sizes[:-1], sizes[1:])[0, 1]) < 0.1
 
 
