@@ -10,12 +10,14 @@ after some passes are `test_influence`'s.
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from types import SimpleNamespace
 from typing import Any, NamedTuple
+from unittest.mock import patch
 
 import peft
 import pytest
@@ -24,7 +26,7 @@ from torch import Tensor, nn
 
 from tests.gradients.batches import counted_reference
 from tests.gradients.campaign.accidents import Mining
-from tests.gradients.campaign.families import build
+from tests.gradients.campaign.families import VOCABULARY, build
 from tests.gradients.tiny import (
     Rows,
     Small,
@@ -40,17 +42,19 @@ from userdp.core.errors import UseError
 from userdp.gradients import ClippedSum, Loss, Units, causal_lm_loss, clipped_sum, get_engine
 from userdp.gradients.certificate import rows
 from userdp.gradients.engines import batched, choice, passes
+from userdp.gradients.engines.passes import PassShape, units_by_shape
 from userdp.gradients.engines.rules import grams, linear
 
 
 class Setup(NamedTuple):
-    """A model, a loss, a cohort, a clip norm, and who is left out."""
+    """A model, a loss, a cohort, a clip norm, who is left out, and the width of a store's rows."""
 
     model: nn.Module
     loss: Loss
     rows: Rows
     clip: float
     out: Sequence[int]
+    width: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,7 +78,8 @@ class Hazard:
         most = 0.0
         for one in self.setups():
             sum_of = partial(get_engine("auto"), one.model, one.loss, l2_clip_norm=one.clip)
-            most = max(most, largest_move(sum_of, one.rows, one.out) / one.clip)
+            moved = largest_move(sum_of, one.rows, one.out, width=one.width)
+            most = max(most, moved / one.clip)
             if most > enough:
                 break
         return most
@@ -98,6 +103,25 @@ def long_row() -> Iterator[Setup]:
         for place, length in enumerate([60, *[14, 12] * 6])
     ]
     yield Setup(model, own_tokens, cohort, 0.1, (0,))
+
+
+def grown_weights() -> Iterator[Setup]:
+    """The engine met the model at weights at which the width of a pass changes few bits."""
+    model: Any = build("gpt2", n_layer=4, n_embd=64)
+    draw = random.Random(2)
+    lengths = [32, *(draw.randint(2, 12) for _ in range(24))]
+    cohort = [[[draw.randrange(VOCABULARY) for _ in range(length)]] for length in lengths]
+    get_engine("auto")(model, causal_lm_loss, Units.from_rows(cohort[:3]), l2_clip_norm=0.7)
+    for layer in model.transformer.h:
+        layer.attn.c_attn.weight.data.mul_(1e4)
+    yield Setup(model, causal_lm_loss, cohort, 0.7, (0,), 32)
+
+
+def as_wide_as_the_longest(units: Units, *options: Any) -> dict[PassShape, list[int]]:
+    """Passes in place of those of fixed shapes."""
+    longest = int(units.lengths.max())
+    with patch.object(passes, "padded_width", lambda tokens: longest):
+        return units_by_shape(units, *options)
 
 
 UNUSUAL = 48
@@ -164,6 +188,12 @@ HAZARDS: dict[str, Hazard] = {
             (grams, "wide", Tensor.double),  # float32 norms end before such factors
         ],
         moved=1.01,
+        way="batched",
+    ),
+    "weights that grow": Hazard(
+        setups=grown_weights,
+        undefended=[(batched, "units_by_shape", as_wide_as_the_longest)],
+        moved=1.5,
         way="batched",
     ),
     "a router that last bits tip": Hazard(

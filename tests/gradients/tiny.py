@@ -180,14 +180,13 @@ def length(found: Sum) -> float:
 
 
 def largest_move(
-    sum_of: Callable[[Units], Sum], rows: Rows, out: Iterable[int] | None = None
+    sum_of: Callable[[Units], Sum], rows: Rows, out: Iterable[int] | None = None, *, width: int = 0
 ) -> float:
     """The most that leaving out one unit (of ``out``; of all) moves a sum: invariant 3's oracle.
 
-    Two whole sums, with and without the unit, are subtracted in float64.
+    Two whole sums, with and without the unit, are subtracted in float64. ``width`` is that of a
+    store's rows, whoever was drawn.
     """
-    everybody = sum_of(Units.from_rows(rows))
-    return max(
-        distance(everybody, sum_of(Units.from_rows(rows[:unit] + rows[unit + 1 :])))
-        for unit in (range(len(rows)) if out is None else out)
-    )
+    everybody = sum_of(Units.from_rows(rows, width=width))
+    rest = (rows[:unit] + rows[unit + 1 :] for unit in (range(len(rows)) if out is None else out))
+    return max(distance(everybody, sum_of(Units.from_rows(left, width=width))) for left in rest)
