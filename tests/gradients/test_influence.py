@@ -40,7 +40,6 @@ def _models_of_its_own() -> Iterator[None]:
     """What an engine concluded of a model, blind or not, is told to no other test."""
     yield
     cases._models.clear()
-    cases._met.clear()
 
 
 WAYS = {

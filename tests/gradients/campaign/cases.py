@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 
 import torch
@@ -20,35 +19,6 @@ from tests.gradients.campaign import losses, models
 from tests.gradients.campaign.measure import Influence, engine_of, influence, prepared
 from tests.gradients.tiny import Answer
 from userdp.gradients import Loss, Units, causal_lm_loss, clipped_sum
-
-
-@dataclass(frozen=True, kw_only=True)
-class Case:
-    """What an engine is given.
-
-    Args:
-        name: of the model and loss.
-        model: its weights are this case's.
-        loss: per-row loss.
-        units: the cohort D.
-        out: the units u that are left out, one at a time.
-        share: C over the median norm of the units (of the reference, with a clip that is far away).
-        before: a cohort of friendly shapes that an engine is given first where the model is new to
-            it: what it concludes there says nothing about the next.
-        micro_batch: most rows of a pass.
-        items: whether each row is clipped to C too.
-    """
-
-    name: str
-    model: nn.Module
-    loss: Loss
-    units: Units
-    out: Sequence[int]
-    share: float
-    before: Units
-    micro_batch: int = 32
-    items: bool = False
-
 
 Source = tuple[str, Callable[[], nn.Module], Loss]
 
@@ -121,13 +91,14 @@ KINDS: Mapping[str, Sequence[Source]] = {
 }
 
 
-def case(kind: str, number: int, engine: str) -> Case:
-    """Case ``number`` of a kind: the same each time. Odd ones have rows of equal length.
+def measured(kind: str, number: int, engine: str) -> Influence:
+    """Whether one unit moves the sum of an engine by more than C, in case ``number`` of a kind.
 
-    Args:
-        kind: of `KINDS`.
-        number: of the case.
-        engine: for which the model is made.
+    The same each time. Odd cases have rows of equal length. C is a share of the median norm of the
+    units, by the reference with a clip that is far away.
+
+    Raises:
+        UseError: the loss or the model couples rows; said before any sum.
     """
     rows = "equal" if number % 2 else "ragged"
     draw = random.Random(f"{kind} {rows} {number}")
@@ -135,19 +106,23 @@ def case(kind: str, number: int, engine: str) -> Case:
     name, build, loss = draw.choice(sources)
     model = _model(name, build, engine)
     models.renew(model, draw.randrange(1 << 30), scale=draw.choice([0.3, 1.0]))
-    units = cohort(draw, rows, marked=kind == "masked")
-    drawn = kind == "dropout"
-    return Case(
-        name=name,
-        model=model,
-        loss=loss,
-        units=units,
-        out=draw.sample(range(len(units)), 2) if drawn else [draw.randrange(len(units))],
-        share=draw.choice([0.05, 0.5, 1.0, 3.0]),
-        before=_friendly(kind == "masked"),
-        micro_batch=draw.randint(4, 9) if drawn else 32,
-        items=drawn and engine != "sharded" and draw.random() < 0.2,
+    marked, draws = kind == "masked", kind == "dropout"
+    units = cohort(draw, rows, marked=marked)
+    out = draw.sample(range(len(units)), 2) if draws else [draw.randrange(len(units))]
+    clip = draw.choice([0.05, 0.5, 1.0, 3.0])
+    if engine != "sharded":  # its gradients are never formed for one unit
+        clip *= max(float(clipped_sum(model, loss, units, l2_clip_norm=1e6).norms.median()), 1e-3)
+    clipped = partial(
+        engine_of(engine),
+        model,
+        loss,
+        l2_clip_norm=clip,
+        micro_batch=draw.randint(4, 9) if draws else 32,
+        item_clip_norm=clip if draws and engine != "sharded" and draw.random() < 0.2 else None,
     )
+    # What the engine concludes of the model on friendly shapes says nothing about the next.
+    clipped(_friendly(marked))
+    return influence(clipped, units, clip=clip, out=out, vocabulary=VOCABULARY)
 
 
 _models: dict[tuple[str, str], nn.Module] = {}
@@ -215,30 +190,3 @@ def _friendly(marked: bool) -> Units:
         offsets=torch.tensor([0, 2, 3]),
         targets=torch.ones_like(ids, dtype=torch.bool) if marked else None,
     )
-
-
-_met: set[tuple[str, int]] = set()
-
-
-def measured(case: Case, engine: str) -> Influence:
-    """Whether one unit moves the sum of an engine that has met a friendly cohort by more than C.
-
-    Raises:
-        UseError: the loss or the model couples rows; said before any sum.
-    """
-    clip = case.share
-    if engine != "sharded":  # its gradients are never formed for one unit
-        far = clipped_sum(case.model, case.loss, case.units, l2_clip_norm=1e6)
-        clip *= max(float(far.norms.median()), 1e-3)
-    clipped = partial(
-        engine_of(engine),
-        case.model,
-        case.loss,
-        l2_clip_norm=clip,
-        item_clip_norm=clip if case.items else None,
-        micro_batch=case.micro_batch,
-    )
-    if (engine, id(case.model)) not in _met:  # models are kept
-        _met.add((engine, id(case.model)))
-        clipped(case.before)
-    return influence(clipped, case.units, clip=clip, out=case.out, vocabulary=VOCABULARY)

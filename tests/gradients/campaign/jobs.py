@@ -90,7 +90,7 @@ def _measured(job: Job) -> Influence:
     if job.kind == "accidents":
         return accidents.measured(accidents.ACCIDENTS[job.name])
     if job.kind in cases.KINDS:
-        return cases.measured(cases.case(job.kind, int(job.name), job.engine), job.engine)
+        return cases.measured(job.kind, int(job.name), job.engine)
     rate = 0.1 if "dropout" in job.kind else 0.0
     units = people.cohort()
     try:
