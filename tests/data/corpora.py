@@ -102,7 +102,7 @@ def examples_of(store: UserStore, user: bytes) -> list[list[int]]:
 
 def problems_of(path: Path) -> list[str]:
     """Where a store contradicts itself: its bytes, its totals or its content hash."""
-    store, problems = UserStore.open(path, fixed_graph=True), list(verify_store(path).problems)
+    store, problems = UserStore.open(path, fixed_graph=True), list(verify_store(path))
     table = store.table.to_pydict()
     for split in Split:
         part, held = store.split(split), store.examples[split]

@@ -25,7 +25,7 @@ from userdp.data.meta import StateKind
 from userdp.data.pipeline import append_records, prepare_store
 from userdp.data.records import Record, Tally
 from userdp.data.splits import Split
-from userdp.data.store_folder import Place, changing, places_of, remember
+from userdp.data.store_folder import changing, remember, remembered
 from userdp.data.tokenize import StoreTokenizer
 from userdp.data.user_store import UserStore
 from userdp.data.writer import StoreWriter, erase_user
@@ -196,8 +196,8 @@ def test_greedy_ownership_is_not_decided_anew(tmp_path):
 
 def test_a_place_that_no_reader_would_take_is_refused_before_anything_is_noted(tmp_path):
     """Its line would be damage to every later reader: nobody could train or be erased any more."""
-    remember(tmp_path, Place.RUN, tmp_path / "run")
+    remember(tmp_path, tmp_path / "run")
     other = Path(os.fsdecode(os.fsencode(tmp_path) + b"/run-\xff"))
     with pytest.raises(UseError, match="UTF-8"):
-        remember(tmp_path, Place.RUN, other)
-    assert places_of(tmp_path, Place.RUN) == [str(tmp_path / "run")]
+        remember(tmp_path, other)
+    assert remembered(tmp_path) == [tmp_path / "run"]

@@ -180,7 +180,7 @@ def read_store(folder: Path) -> None:
     from userdp.data.user_store import UserStore
 
     is_store(folder)
-    sound = verify_store(folder).ok
+    sound = not verify_store(folder)
     store = UserStore.open(folder, fixed_graph=True)
     require_intact(store)
     describe(store)

@@ -19,7 +19,7 @@ from userdp.core.errors import UseError
 from userdp.data.example_scores import write_scores
 from userdp.data.pipeline import append_records
 from userdp.data.splits import Split
-from userdp.data.store_folder import Place, places_of, remember
+from userdp.data.store_folder import remember, remembered
 from userdp.data.user_store import UserStore
 from userdp.ledger import StoreLedger
 from userdp.ledger.counter import Counter
@@ -54,7 +54,7 @@ def life(made, tmp_path):
     the_first(folder / "store")
     (folder / "store" / "places.jsonl").unlink()
     for name in ("done", "stopped", "plain"):
-        remember(folder / "store", Place.RUN, folder / name)
+        remember(folder / "store", folder / name)
     return folder
 
 
@@ -77,7 +77,7 @@ def scores_of(life):
     """A file of scores of the store, which knows of it."""
     store, path = UserStore.open(life / "store"), life / "s.arrow"
     write_scores(path, store, np.zeros(store.split(Split.TRAIN).counts.sum(), np.float32))
-    remember(store.path, Place.SCORES, path)
+    remember(store.path, path)
     return path
 
 
@@ -242,5 +242,5 @@ def test_bad_use_changes_nothing(life, tmp_path):
 
 
 def test_places_of_runs_are_noted_as_they_begin(made):
-    noted = places_of(made / "store", Place.RUN)
-    assert noted == [str(made / name) for name in ("done", "stopped", "plain")]
+    noted = remembered(made / "store")
+    assert noted == [made / name for name in ("done", "stopped", "plain")]

@@ -16,7 +16,7 @@ KILLS = textwrap.dedent(
     import numpy as np
     from tests.kills import every_kill
     from tests.data.corpora import ListSource, corpus, examples_of, interleaved, prepared
-    from userdp.data.store_folder import Place, remember
+    from userdp.data.store_folder import remember
     from userdp.data.pipeline import append_records
     from userdp.data.example_scores import write_scores
     from userdp.data.user_store import UserStore
@@ -41,14 +41,14 @@ KILLS = textwrap.dedent(
         store = UserStore.open(store.path)
         examples = store.split("train").counts.sum()
         write_scores(life / "s.arrow", store, np.zeros(examples, np.float32))
-        remember(store.path, Place.SCORES, life / "s.arrow")
+        remember(store.path, life / "s.arrow")
         charged = ChargeLine(pays_for=of_run("plain", None), state=store.meta.state.id)
         StoreLedger(store.path).append(charged)
         (life / "plain" / "model").mkdir(parents=True)
         (life / "plain" / "model" / "weights").write_text(TEXT)
         begun(life / "plain" / "ledger.jsonl", None, run_id="plain",
                          lineage={"parts": [], "conditions": [], "apart": []})
-        remember(store.path, Place.RUN, life / "plain")
+        remember(store.path, life / "plain")
         (life / ".partial-store-00000001" ).mkdir()
         (life / ".partial-store-00000001" / "texts").write_text(TEXT)
         return store

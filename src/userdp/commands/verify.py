@@ -93,13 +93,12 @@ def verify(
 
 def _of_store(path: Path, quick: bool, progress: Progress | None) -> Checked:
     with shown(progress) as bar:
-        checked = verify_store(path, quick=quick, progress=bar)
-    problems, claimed = list(checked.problems), None
+        problems, claimed = [*verify_store(path, quick=quick, progress=bar)], None
     try:
         history = StoreLedger(path).history()
         claimed = claim(history) if history.charges else None
     except UseError as error:  # for this command a broken chain is what it looks for
         problems.append(error.message)
     # No size and no count: those are exact facts about people's text, and a look at them a line.
-    notes = (f"{checked.files} files: as written.",)
+    notes = ("Its files: as written.",)
     return Checked(problems=tuple(problems), claim=claimed, notes=notes)

@@ -8,7 +8,6 @@ smallest first, up to `QUICK_BYTES`: a small store whole. The whole check reads 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from userdp.core.errors import UseError, kind_of
@@ -21,24 +20,6 @@ QUICK_BYTES = 2**25
 """Takes some hundredths of a second to read."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Verification:
-    """What was checked, and what is wrong with it.
-
-    Args:
-        files: how many were looked at.
-        problems: one sentence each; empty: the store is as it was written.
-    """
-
-    files: int
-    problems: tuple[str, ...]
-
-    @property
-    def ok(self) -> bool:
-        """Whether nothing is wrong."""
-        return not self.problems
-
-
 def seal(folder: Path) -> dict[str, Seal]:
     """The sizes and digests of all files of a new generation."""
     return {
@@ -49,8 +30,8 @@ def seal(folder: Path) -> dict[str, Seal]:
 
 def verify_store(
     path: Path, *, quick: bool = False, progress: Progress | None = None
-) -> Verification:
-    """Check the store at ``path``.
+) -> tuple[str, ...]:
+    """What is not as it was written in the store at ``path``, one sentence each.
 
     Args:
         path: the store.
@@ -61,8 +42,7 @@ def verify_store(
         UseError: no store is at ``path``, or it is of another version.
     """
     meta = read_meta(path)
-    problems = _differences(path, meta, quick=quick, progress=progress or NoProgress())
-    return Verification(files=1 + len(meta.files), problems=tuple(problems))
+    return tuple(_differences(path, meta, quick=quick, progress=progress or NoProgress()))
 
 
 def require_intact(

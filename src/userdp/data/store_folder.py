@@ -11,7 +11,6 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
-from enum import StrEnum
 from pathlib import Path
 
 from userdp.core.errors import UseError, UserdpError
@@ -70,37 +69,28 @@ def _locked(folder: Path) -> AbstractContextManager[int]:
     return exclusive(folder, refusal=refusal)
 
 
-class Place(StrEnum):
-    """What lies at a place."""
-
-    RUN = "run"
-    SCORES = "scores"
-
-
-def remember(store: Path, place: Place, path: Path) -> None:
+def remember(store: Path, path: Path) -> None:
     """Note that something made of the store's text lies at ``path``; on the disk once it is made.
 
     Args:
         store: the store's folder.
-        place: what it is.
-        path: where it will lie.
+        path: where a run or a file of scores will lie.
     """
-    known = str(path.resolve())
-    if known not in places_of(store, place):
-        append_line(store / layout.PLACES, {"kind": str(place), "path": known})
+    known = path.resolve()
+    if known not in remembered(store):
+        append_line(store / layout.PLACES, {"path": str(known)})
         sync(store / layout.PLACES)
 
 
-def places_of(store: Path, place: Place) -> list[str]:
-    """The places of a kind that were noted, whether or not anything is there now.
+def remembered(store: Path) -> list[Path]:
+    """The places that were noted, whatever lies there now.
 
     Raises:
         UseError: a line is damaged.
     """
     file = store / layout.PLACES
     try:  # of a line that a crash cut short nothing was made
-        noted = read_lines(file)
-        return list(dict.fromkeys(str(one["path"]) for one in noted if one["kind"] == place))
+        return [Path(str(one["path"])) for one in read_lines(file)]
     except (UseError, KeyError) as error:
         raise UseError(
             f"{file} is damaged: an erasure would not find all that was made of a person's text",

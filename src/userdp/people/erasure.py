@@ -15,7 +15,7 @@ from userdp.claims.descent import run_lineage
 from userdp.core.errors import FailureError, UseError
 from userdp.core.stages import NoProgress, Progress
 from userdp.data.example_scores import is_scores
-from userdp.data.store_folder import Place, changing, places_of
+from userdp.data.store_folder import changing, remembered
 from userdp.data.user_store import UserStore
 from userdp.data.writer import erase_user
 from userdp.ledger import StoreLedger
@@ -110,7 +110,7 @@ def forget_user(
             )
         history = ledger.history()
         runs = find_runs(store, history, also)
-        scores = filter(is_scores, map(Path, places_of(store, Place.SCORES)))
+        scores = filter(is_scores, remembered(store))
         try:
             statement = statement_for(opened, user, history)
         except UseError:
@@ -158,7 +158,7 @@ def find_runs(store: Path, history: History, also: Iterable[Path] = ()) -> list[
     They are looked for where they were made, beside one another and beside the store (copies lie
     there, and the winner of a sweep), and anywhere below ``also``.
     """
-    made = [Path(path) for path in places_of(store, Place.RUN)]
+    made = remembered(store)
     beside = {store.absolute().parent, *(path.parent for path in made)}
     candidates = {path.resolve() for path in made}
     candidates |= {ledger.parent.resolve() for at in beside for ledger in at.glob(f"*/{LEDGER}")}

@@ -39,7 +39,7 @@ from userdp.core.errors import FailureError, UseError
 from userdp.data.integrity import require_intact
 from userdp.data.meta import StateKind, read_meta
 from userdp.data.ownership import first_owner_facts
-from userdp.data.store_folder import Place, remember
+from userdp.data.store_folder import remember
 from userdp.data.user_store import UserStore
 from userdp.gradients import Loss, causal_lm_loss
 from userdp.ledger import RunFolder, RunLedger, RunRecord, StoreLedger
@@ -206,7 +206,7 @@ class OpenRun:
         """Write everything, in order."""
         folder, kept, record = self.folder, self.kept, RunRecord.find(self.folder.path)
         files.sweep(folder.path)
-        remember(self.people.path, Place.RUN, folder.path)
+        remember(self.people.path, folder.path)
         if not self.of.resume:
             if self.plan is not None:
                 self.plan.save(folder.plan)

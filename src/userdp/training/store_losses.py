@@ -23,7 +23,7 @@ from userdp.core.vocabulary import require_count
 from userdp.data.arrow_files import members_of
 from userdp.data.example_scores import write_scores
 from userdp.data.splits import Split
-from userdp.data.store_folder import Place, remember
+from userdp.data.store_folder import remember
 from userdp.data.user_store import StoreSplit, UserStore
 from userdp.gradients import Loss, Units, causal_lm_loss, require_masked, row_losses
 from userdp.gradients.model_randomness import secret_randomness
@@ -351,7 +351,7 @@ def score_store(
     losses, targets = split_losses(scorer, part, users, examples, batch=batch, done=shown.at)
     known = (targets > 0) & np.isfinite(losses)
     scores = np.where(known, np.exp(np.minimum(losses, _LARGEST)), np.nan).astype(np.float32)
-    remember(store.path, Place.SCORES, out)
+    remember(store.path, out)
     write_scores(out, store, scores, split, lineage=canonical(lineage))
     finite = scores[known].astype(np.float64)
     quantiles = {str(q): float(np.quantile(finite, q)) for q in (0.25, 0.5, 0.75) if len(finite)}
