@@ -9,7 +9,6 @@ import json
 import math
 import random
 import shutil
-import time
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -20,8 +19,6 @@ from transformers import AutoModelForCausalLM
 
 from tests.claims.lives import PLAIN, PLAN, SHAPE, Teller, begin, train_from
 from tests.data.corpora import ListSource, interleaved
-from tests.plans import changed_plan
-from tests.training.processes import start
 from tests.training.toy import CONFIG, cycles, private_run, toy_model, toy_store
 from userdp.claims.lineage import Lineage
 from userdp.data.pipeline import append_records
@@ -57,7 +54,6 @@ class People:
     looked: bool = False
     conditional: bool = False
     copied: bool = False
-    lost: bool = False
     compared: bool = False
 
     @property
@@ -132,7 +128,7 @@ class Truth:
         people = self.people[model.store]
         others = people.runs - {model.own}
         chosen = bool(others) if people.compared else bool(others - model.paid.keys())
-        return model.conditional or people.lost or chosen
+        return model.conditional or chosen
 
     def asked(self, store: str) -> float:
         """What the answers over a store cost together."""
@@ -171,17 +167,12 @@ class Life:
         shutil.copytree(prepared, folder / "store-0")
         self.truth.people["store-0"] = People()
         self.copies: list[tuple[str, str]] = []
-        self.backups: dict[str, bytes] = {}
         self.log: list[str] = []
         self.newest = False  # whether steps are about the newest store and model, not any
 
     def new(self, kind: str) -> str:
         self.number += 1
         return f"{kind}-{self.number}"
-
-    def store(self) -> str | None:
-        known = [name for name, people in self.truth.people.items() if not people.lost]
-        return self.one(known)
 
     def one(self, known: list[str]) -> str | None:
         if self.newest:
@@ -192,11 +183,7 @@ class Life:
         return self.one([name for name, model in self.truth.models.items() if model.done])
 
     def unfinished(self) -> list[str]:
-        return [
-            name
-            for name, model in self.truth.models.items()
-            if not model.done and not self.truth.people[model.store].lost
-        ]
+        return [name for name, model in self.truth.models.items() if not model.done]
 
     def ask(self, store: str) -> None:
         self.tell.done("store", "stats", self.folder / store, "--epsilon", ASKED, "--ask", "users")
@@ -280,22 +267,10 @@ class Life:
         known = base in self.truth.people[store].paid
         self.truth.train(run, store, base if known else None, clean=known, done=True)
 
-    def adapters(self, store: str) -> None:
+    def adapters(self, store: str, of: str = "") -> None:
         """A loop over adapters: new ones, those of an earlier run, or ones that moved elsewhere."""
         earlier = [name for name, model in self.truth.models.items() if model.adapters]
-        self.over_adapters(store, self.draw.choice(["new", "moved", *earlier]))
-
-    def warm(self, store: str) -> None:
-        """The newest adapters are trained on."""
-        self.over_adapters(store, [n for n, one in self.truth.models.items() if one.adapters][-1])
-
-    def moved(self, store: str) -> None:
-        self.over_adapters(store, "moved")
-
-    def fresh(self, store: str) -> None:
-        self.over_adapters(store, "new")
-
-    def over_adapters(self, store: str, of: str) -> None:
+        of = earlier[-1] if of == "newest" else of or self.draw.choice(["new", "moved", *earlier])
         run, opened = self.new("run"), UserStore.open(self.folder / store)
         place = self.folder / "base-model"
         if not place.exists():
@@ -430,14 +405,9 @@ class Life:
         self.tell.done("evaluate", self.folder / first, "--store", self.folder / store, "--no-base")
         self.exported(first)
 
-    def loop(self, store: str) -> None:
+    def loop(self, store: str, how: str = "") -> None:
         """A loop of one's own whose learning rate follows the loss, or one that sees no loss."""
-        self.own_loop(store, steered=self.draw.random() < 0.5)
-
-    def steered(self, store: str) -> None:
-        self.own_loop(store, steered=True)
-
-    def own_loop(self, store: str, *, steered: bool) -> None:
+        steered = how == "steered" or (not how and self.draw.random() < 0.5)
         run, opened = self.new("run"), UserStore.open(self.folder / store)
         model = toy_model(opened)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -451,21 +421,6 @@ class Life:
                     schedule.step(loss)
             private.save()
         self.truth.train(run, store, None, clean=not steered, done=True, logged=steered)
-
-    def kill(self, store: str) -> None:
-        """`kill -9` in the middle of a run."""
-        run, plan = self.new("run"), self.folder / self.new("plan")
-        changed_plan(PLAN, steps=200).save(plan)
-        options = ("--plan", plan, "--out", self.folder / run, "--model", "new")
-        process = start(list(map(str, ("train", self.folder / store, *options, *SHAPE))))
-        ledger = self.folder / run / "ledger.jsonl"
-        while not (ledger.exists() and ledger.read_bytes().count(b'"attempt"') >= 2):
-            assert process.exitcode is None
-            time.sleep(0.01)
-        process.kill()
-        process.join()
-        price = changed_plan(PLAN, steps=200).guarantee().epsilon
-        self.truth.train(run, store, None, clean=True, done=False, price=price)
 
     def append(self, store: str) -> None:
         """More people in the same store; a run that began before would refuse to go on."""
@@ -485,29 +440,10 @@ class Life:
         copied = bool(people.paid) or people.looked
         self.truth.people[name] = replace(people, paid=paid, learned=learned, copied=copied)
 
-    def back_up(self, store: str) -> None:
-        ledger = self.folder / store / "ledger.jsonl"
-        if ledger.exists():
-            self.backups[store] = ledger.read_bytes()
-
-    def put_back(self, store: str) -> None:
-        """A store's ledger is deleted, or an old one is put back: nothing goes on there."""
-        ledger = self.folder / store / "ledger.jsonl"
-        if not ledger.exists() or self.number < 6:
-            return
-        old = self.backups.get(store)
-        if old is not None and ledger.read_bytes() != old:
-            ledger.write_bytes(old)
-        else:
-            ledger.unlink()
-        self.truth.people[store].lost = True
-        assert self.tell("store", "stats", self.folder / store, "--epsilon", ASKED)[0] == 2
-        assert self.tell("account", "--ledger", self.folder / store)[0] == 2
-
     STEPS = (
-        "ask", "look", "train", "plan", "stop", "kill", "resume", "copy_run", "charge_again",
+        "ask", "look", "train", "plan", "stop", "resume", "copy_run", "charge_again",
         "go_on", "stripped", "plain", "evaluate", "sweep", "append", "prepare_again", "copy_store",
-        "back_up", "put_back", "export", "best_of_three", "loop",
+        "export", "best_of_three", "loop",
         "adapters", "plain_adapters",
     )  # fmt: skip
 
@@ -515,13 +451,12 @@ class Life:
         self.played([self.draw.choice(self.STEPS) for _ in range(steps)])
 
     def played(self, names: list[str]) -> None:
-        """The claims are held against the truth after every step."""
+        """The claims are held against the truth after every step, ``STEP`` or ``STEP:HOW``."""
         for name in names:
-            store = self.store()
-            if store is None:
-                return
+            step, *how = name.split(":")
+            store = str(self.one([*self.truth.people]))
             self.log.append(f"{name} {store}")
-            getattr(self, name)(store)
+            getattr(self, step)(store, *how)
             self.check()
 
     def check(self) -> None:
@@ -534,7 +469,7 @@ class Life:
                     name, said, self.log,
                 )  # fmt: skip
         for name, people in self.truth.people.items():
-            if people.paid and not people.lost:
+            if people.paid:
                 _, said = self.tell("account", "--ledger", self.folder / name)
                 everything = people.learned | people.paid
                 total = math.fsum(everything.values())

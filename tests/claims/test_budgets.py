@@ -7,11 +7,9 @@ import shutil
 import pytest
 
 from tests.claims.lives import PLAN, Teller, begin, train_from
-from tests.data.corpora import ListSource, interleaved
 from tests.plans import uls_plan
-from tests.training.toy import CONFIG, cycles
+from tests.training.toy import CONFIG
 from userdp.accounting.filters import RenyiFilter
-from userdp.data.pipeline import append_records
 from userdp.data.user_store import UserStore
 from userdp.ledger import StoreLedger
 from userdp.ledger.lines import OpenBudget
@@ -62,15 +60,3 @@ def test_the_winner_of_a_sweep_claims_the_budget(filtered, tmp_path, mode):
     assert 0 < spent < FILTER.capacity
     assert tell.epsilon(tmp_path / "sweep/winner") == (20.0, 1e-5)
     assert tell("verify", tmp_path / "sweep/winner")[0] == 0
-
-
-def test_months_with_growth_claim_what_was_fixed(filtered, tmp_path):
-    """Runs of one plan, one a month; before each people join the store, and write more."""
-    tell = Teller()
-    for month in range(3):
-        if month:
-            more = ListSource(interleaved(cycles(2 + month, seed=month)))
-            append_records(more, filtered.path)
-        run = tmp_path / f"month-{month}"
-        begin(UserStore.open(filtered.path), run, no_exact_log=True)
-        assert tell.epsilon(run)[0] == tell.epsilon(filtered.path)[0] == 20.0

@@ -59,13 +59,6 @@ def test_what_the_weights_descend_from_is_what_the_ledger_says(copies):
     assert released.lineage == told.plain
 
 
-def test_a_run_that_begins_in_a_copied_store_says_so_in_its_first_line(copies, tmp_path):
-    _, _, there, _ = copies
-    for _ in range(2):
-        go_on(tmp_path / "new", there, exact_log=False)
-    assert ConditionKind.COPY in kinds(tmp_path / "new")
-
-
 def test_a_store_that_becomes_a_copy_while_a_run_is_open_is_told_at_its_end(copies, tmp_path):
     here, run, _, _ = copies
     went = opened(run, here)
