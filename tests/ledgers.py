@@ -15,7 +15,7 @@ from userdp.ledger import History, RunLedger, StoreLedger, admission
 from userdp.ledger.lines import (
     Begin,
     BeginTuning,
-    ChargeLine,
+    Charge,
     Finish,
     Release,
     Settle,
@@ -82,13 +82,13 @@ def forget(store: Path) -> None:
 
 def reserve(ledger: StoreLedger, run_id: str, plan: Plan | None, **facts: Any) -> History:
     """Charge a run's whole plan."""
-    return ledger.append(ChargeLine(pays_for=of_run(run_id, plan), **facts))
+    return ledger.append(Charge(pays_for=of_run(run_id, plan), **facts))
 
 
 def query(ledger: StoreLedger, query_id: str, name: str, pure_epsilon: float) -> History:
     """Charge a statistic."""
     asked = Query(id=query_id, name=name, pure_epsilon=pure_epsilon)
-    return ledger.append(ChargeLine(pays_for=asked))
+    return ledger.append(Charge(pays_for=asked))
 
 
 def select(
@@ -103,7 +103,7 @@ def select(
     """Charge a private selection, which draws these slots if it has drawn none."""
     return ledger.append(
         BeginTuning(run_id=run_id, constants=constants, slots=slots or {}),
-        ChargeLine(pays_for=Choice(id=run_id, tuning=selection), state=state),
+        Charge(pays_for=Choice(id=run_id, tuning=selection), state=state),
     )
 
 

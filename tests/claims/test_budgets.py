@@ -56,7 +56,7 @@ def test_the_winner_of_a_sweep_claims_the_budget(filtered, tmp_path, mode):
     asked = build_request(filtered, candidates, choice)
     run_sweep(filtered, tmp_path / "sweep", asked)
     history = StoreLedger(filtered.path).history()
-    spent = FILTER.spent(charge.cost(FILTER) for charge in history.charges.values())
+    spent = FILTER.spent(history.costs(FILTER).values())
     assert 0 < spent < FILTER.capacity
     assert tell.epsilon(tmp_path / "sweep/winner") == (20.0, 1e-5)
     assert tell("verify", tmp_path / "sweep/winner")[0] == 0

@@ -41,8 +41,14 @@ def test_invariant_7_a_step_is_charged_before_its_data_and_a_cut_round_is_not_ta
     kinds = [line["kind"] for line in entries(tmp_path / "run" / "ledger.jsonl")]
     # An opening by each process, and no end: its whole plan stays reserved.
     assert kinds == ["run", "open", *["attempt"] * 3, "open", *["attempt"] * 4]
-    (charge,) = StoreLedger(tmp_path / "store").charges()
-    assert (charge.steps, charge.settled) == (8, False)
+    assert charged(tmp_path) == (8, False)
+
+
+def charged(folder):
+    """The steps that the only charge of a silo's store is of, and whether that is final."""
+    history = StoreLedger(folder / "store").history()
+    (charge,) = history.charges.values()
+    return history.steps_of(charge), history.is_final(charge)
 
 
 def test_invariant_12_a_silos_store_is_charged_with_its_whole_plan_before_its_first_step(tmp_path):
@@ -53,11 +59,10 @@ def test_invariant_12_a_silos_store_is_charged_with_its_whole_plan_before_its_fi
     here.run_round(numbers[0], ZERO)
     (charge,) = StoreLedger(tmp_path / "store").charges()
     assert charge.plan == made.of_silo(index)
-    assert charge.steps == 2 * len(numbers)
+    assert charged(tmp_path) == (2 * len(numbers), False)
     for number in numbers[1:]:
         here.run_round(number, ZERO)
-    (charge,) = StoreLedger(tmp_path / "store").charges()
-    assert (charge.steps, charge.settled) == (2 * len(numbers), True)
+    assert charged(tmp_path) == (2 * len(numbers), True)
 
 
 def test_a_server_that_asks_for_more_rounds_or_out_of_turn_is_refused(tmp_path):

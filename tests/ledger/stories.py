@@ -90,6 +90,6 @@ def parts(ledger: StoreLedger) -> str:
 def inherits(ledger: StoreLedger) -> tuple[str, str]:
     """What the last run descends from besides its own steps: the ids of parts, and the looks."""
     *_, last = ledger.history().charges.values()
-    lineage = inherited(ledger.history(), last.run_id, last.line.constants)
+    lineage = inherited(ledger.history(), last.run_id, last.constants)
     ids = " ".join(part.id for part in lineage.parts)
     return ids, "; ".join(one.told for one in lineage.conditions)

@@ -82,14 +82,14 @@ def stopped(ledger, attempts=2):
     """Settle the run early; why it then costs its whole plan."""
     why = admission.why_whole(ledger.history(), "run")
     settle(ledger, "run", steps=attempts, early=True, whole=why or "")
-    counted = ledger.history().charges["run"].stopped
+    history = ledger.history()
+    counted = history.stopped_at(history.charges["run"])
     assert counted == (attempts if why is None else None)
     return why
 
 
 def spent(ledger):
-    history = ledger.history()
-    return FILTER.spent(charge.cost(FILTER) for charge in history.charges.values())
+    return FILTER.spent(ledger.history().costs(FILTER).values())
 
 
 def test_a_run_that_outputs_stopped_costs_its_attempts_whatever_is_looked_at_later(ledger):
@@ -153,6 +153,6 @@ def test_a_filter_buys_runs_as_long_as_its_reserve_of_delta_lasts(bare):
     opened = RenyiFilter.opened(epsilon=30.0, delta=7 * plan.guarantee().delta, reserved=0.5)
     bare.append(OpenBudget(run_id="b", filter=opened))
     reserve(bare, "one", plan, logged=False)
-    like = bare.history().charges["one"].cost(opened)
+    like = bare.history().costs(opened)["one"]
     assert opened.capacity // like.rho > 3, "or the reserve would not be what ends"
     assert overview(bare.history())["buys"]["runs"] == 2

@@ -90,7 +90,7 @@ def test_invariant_13_a_kill_at_the_beginning_forgets_nothing_of_the_base(tmp_pa
             Kill(patch, at)
             with pytest.raises(Killed):
                 go_on(run, here, 0, base=base)
-        known = learned in [learned for one in StoreLedger(here.path).charges() if one.line.base]
+        known = learned in [learned for one in StoreLedger(here.path).charges() if one.base]
         charged += known
         go_on(run, here, PLAN.steps)
         assert (learned in claim(run).parts) == known, at

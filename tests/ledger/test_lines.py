@@ -17,7 +17,7 @@ SELECTION = PrivateSelection(
 )
 LINES = [
     lines.Store(id="i", inode=1),
-    lines.ChargeLine(
+    lines.Charge(
         pays_for=Steps(id="r", plan=PLAN), again=None, logged=True, steered=False, **CHARGED
     ),
     lines.BeginTuning(run_id="u", constants=("c",), slots={"a": "c"}),
@@ -65,5 +65,5 @@ def test_lines_are_read_back_as_they_were(tmp_path):
     ids=lambda paid: type(paid).__name__,
 )
 def test_a_charge_says_what_it_pays_for(paid):
-    line = lines.ChargeLine(pays_for=paid)
+    line = lines.Charge(pays_for=paid)
     assert decode(lines.StoreLine, encode(line), what="line 1") == line

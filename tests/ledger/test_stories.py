@@ -269,7 +269,7 @@ def test_a_trial_is_settled_and_opened_under_its_selection_whose_word_on_weights
 
 def test_a_private_selection_costs_its_own_divergence_in_a_filter(ledger):
     write(ledger, "filter; select")
-    spent = ledger.history().charges["s"].cost(FILTER)
+    spent = ledger.history().costs(FILTER)["s"]
     single = FILTER.of_steps(PLAN.mechanism)
     assert single.rho + FILTER.of_query(0.1).rho < spent.rho < FILTER.capacity
     assert spent.steps == pytest.approx(LAW.mean * PLAN.steps, rel=1e-6)

@@ -24,7 +24,7 @@ KILLS = textwrap.dedent(
     from userdp.core.errors import UseError
     from tests.ledgers import begun
     from userdp.ledger import StoreLedger
-    from userdp.ledger.lines import ChargeLine
+    from userdp.ledger.lines import Charge
     from userdp.ledger.parts import of_run
     from userdp.people.erasure import forget_user
 
@@ -42,7 +42,7 @@ KILLS = textwrap.dedent(
         examples = store.split("train").counts.sum()
         write_scores(life / "s.arrow", store, np.zeros(examples, np.float32))
         remember(store.path, life / "s.arrow")
-        charged = ChargeLine(pays_for=of_run("plain", None), state=store.meta.state.id)
+        charged = Charge(pays_for=of_run("plain", None), state=store.meta.state.id)
         StoreLedger(store.path).append(charged)
         (life / "plain" / "model").mkdir(parents=True)
         (life / "plain" / "model" / "weights").write_text(TEXT)

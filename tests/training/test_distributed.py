@@ -166,8 +166,9 @@ def test_invariant_7_a_dying_process_leaves_a_right_ledger_and_any_number_goes_o
     assert isinstance(results[1 - rank], FailureError)
     assert "another process of this run ended" in str(results[1 - rank])
     assert attempts(place.run) == 3
-    (charge,) = StoreLedger(place.store).charges()
-    assert (charge.settled, charge.steps) == (False, jobs.STEPS)
+    history = StoreLedger(place.store).history()
+    (charge,) = history.charges.values()
+    assert (history.is_final(charge), history.steps_of(charge)) == (False, jobs.STEPS)
     assert place.do(then, jobs.goes_on, world="again") == [jobs.STEPS] * then
     assert attempts(place.run) == jobs.STEPS
     assert lines(place.run / "ledger.jsonl")[-1]["kind"] == "finish"

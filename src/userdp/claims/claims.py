@@ -129,8 +129,8 @@ def store_claim(history: History, delta: float | None = None) -> Claim:
         guarantee=lineage.guarantee(delta=delta),
         lineage=lineage,
         subject="store",
-        steps=sum(charge.steps for charge in charges),
-        complete=all(charge.settled for charge in charges),
+        steps=sum(map(history.steps_of, charges)),
+        complete=all(map(history.is_final, charges)),
         plan=single.plan if single else None,
     )
 

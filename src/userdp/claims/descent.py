@@ -32,7 +32,7 @@ def parts_of(history: History, charges: Iterable[Charge]) -> list[Part]:
     """
     parts: dict[str, Part] = {}
     for charge in charges:
-        part, first = payer_of(history, charge.part), parts.get(charge.line.again or "")
+        part, first = payer_of(history, charge.pays_for), parts.get(charge.again or "")
         if isinstance(first, Steps) and part.id == charge.run_id:
             part = replace(first, further=(*first.further, charge.run_id))
         parts[part.id] = part
@@ -52,7 +52,7 @@ def inherited(history: History, run_id: str, constants: str) -> Lineage:
     `inherited_at`.
     """
     own = history.charges.get(run_id)
-    return inherited_at(history, history.fixed_at(constants) if own is None else own.fixed)
+    return inherited_at(history, history.fixed[run_id] if own else history.fixed_at(constants))
 
 
 def inherited_at(history: History, at: int) -> Lineage:
@@ -61,9 +61,9 @@ def inherited_at(history: History, at: int) -> Lineage:
     All that was released of these people before is a part: the constants may have been chosen by
     it. All that showed an exact number before is a condition.
     """
-    earlier = [charge for charge in history.charges.values() if charge.at < at]
     conditions = about(ConditionKind.LOOKS, history.looked_before(at))
-    return _shown_by(history, earlier, *conditions, *([COPIED] if history.copied else ()))
+    copied = (COPIED,) if history.copied else ()
+    return _shown_by(history, history.charged(before=at), *conditions, *copied)
 
 
 def charged_since(history: History, own: Charge) -> Lineage:
@@ -72,8 +72,8 @@ def charged_since(history: History, own: Charge) -> Lineage:
     Whoever takes a run's steps in a loop of their own may choose by it what nobody recorded: the
     next learning rate, what becomes of the noisy sums, or the weights that the run goes on from.
     """
-    later = [one for one in history.charges.values() if one.at > own.at]
-    return _shown_by(history, [one for one in later if one.line.again != own.run_id])
+    later = history.charged(after=history.at[own.run_id])
+    return _shown_by(history, [one for one in later if one.again != own.run_id])
 
 
 def _shown_by(history: History, charges: Sequence[Charge], *conditions: Condition) -> Lineage:
@@ -101,7 +101,7 @@ def bases_of(history: History, charges: Iterable[Charge]) -> Iterator[Lineage]:
         _, tuning = history.tunings.get(charge.run_id, (0, None))
         slots = {} if tuning is None else tuning.slots
         trials = [one for one in history.trials.values() if one.slot in slots]
-        for base in (charge.line.base, *(trial.base for trial in trials)):
+        for base in (charge.base, *(trial.base for trial in trials)):
             if base:
                 yield lineage_from(base, what=f"the base of {charge.run_id}")
 
@@ -125,15 +125,16 @@ def store_conditions(history: History) -> tuple[Condition, ...]:
         history: of the ledger; only what is in its ``charges`` counts.
     """
     charges = history.charges.values()
-    fixed = (one.fixed if history.budget is None else one.at for one in charges)
-    looks = set(history.looked_before(max(fixed, default=0)))
+    places = history.fixed if history.budget is None else history.at
+    last = max((places[one.run_id] for one in charges), default=0)
+    looks = set(history.looked_before(last))
     told = {COPIED} if history.copied else set()
     for charge in charges:
         looks |= history.looked_during(charge)
-        told.update(one for plan in charge.part.plans for one in of_plan(plan))
+        told.update(one for plan in charge.pays_for.plans for one in of_plan(plan))
     # Not those of a private selection's trials: of them the winner alone leaves, whose own line
     # says what it rests on.
-    constants = {charge.line.constants for charge in charges}
+    constants = {charge.constants for charge in charges}
     tunings = (one for _, one in history.tunings.values() if constants.intersection(one.constants))
     known = {*history.charges, *(one.run_id for one in tunings)}
     for released in history.released:
@@ -224,21 +225,17 @@ def _chosen_among(run: RunRecord, history: History) -> Chosen | None:
     # Of a tuning's winner its trials are one with it.
     begun, tuning = history.tunings.get(run.run_id, (0, None))
     grid = () if tuning is None else tuning.constants
-    ours = {
-        one.run_id
-        for one in history.charges.values()
-        if run.run_id in (one.run_id, one.line.again)
-        or (one.at > begun and one.line.constants in grid)
-    }
-    runs = [one for one in history.charges.values() if not isinstance(one.part, Unclaimed | Query)]
-    others = [one for one in runs if one.run_id not in ours and one.line.again not in ours]
+    ours = {one.run_id for one in history.charged(after=begun) if one.constants in grid}
+    ours |= {one.run_id for one in history.charged() if run.run_id in (one.run_id, one.again)}
+    runs = [one for one in history.charged() if not isinstance(one.pays_for, Unclaimed | Query)]
+    others = [one for one in runs if not ours & {one.run_id, one.again}]
     if not others:
         return None
-    first = min(one.at for one in runs)
+    first = min(history.at[one.run_id] for one in runs)
     looks = {what for at, what in history.looks if at > first and what in _OF_MODELS}
     looks |= {"train"} if any(one.shows_losses for one in runs) else set()
     paid = {part.id for part in run_lineage(run).parts}
     if not looks and paid.issuperset(part.id for part in parts_of(history, others)):
         return None
-    count = 1 + sum(one.line.again is None for one in others)
+    count = 1 + sum(one.again is None for one in others)
     return Chosen(runs=count, looks=tuple(sorted(looks)))

@@ -19,7 +19,7 @@ from userdp.core.stages import Progress
 from userdp.data.exact_counts import describe
 from userdp.data.meta import read_meta
 from userdp.data.user_store import UserStore
-from userdp.ledger import RunFolder, StoreLedger
+from userdp.ledger import RunFolder, RunRecord, StoreLedger
 from userdp.ledger.lines import OpenBudget
 from userdp.ledger.run_ledger import end_early
 from userdp.ledger.spending import overview
@@ -150,18 +150,17 @@ def settle(run: str | os.PathLike[str]) -> dict[str, Any]:
         UseError: it is finished or settled, trains without privacy, or is a private selection's.
         FailureError: a process trains it.
     """
-    ledger, charge = end_early(RunFolder(folder := folder_of(run)))
-    assert charge.plan is not None
-    assert charge.settlement is not None
-    planned = charge.plan.steps
+    store, ended = end_early(RunFolder(folder := folder_of(run)))
+    plan = RunRecord.read(folder).plan
+    assert plan is not None
     return {
         "run": str(folder),
-        "store": str(ledger.store),
-        "steps_attempted": charge.steps,
-        "steps_planned": planned,
-        "steps_charged": planned if charge.stopped is None else charge.stopped,
-        "why_whole_plan": charge.settlement.whole or None,
-        "store_claim": claim_at(ledger.store),
+        "store": str(store),
+        "steps_attempted": ended.steps,
+        "steps_planned": plan.steps,
+        "steps_charged": plan.steps if ended.whole else ended.steps,
+        "why_whole_plan": ended.whole or None,
+        "store_claim": claim_at(store),
     }
 
 

@@ -7,9 +7,10 @@ each run; `spending` prints it. Of a run's ledger `run_folder` says what it hold
 writes it.
 """
 
+from userdp.ledger.lines import Charge
 from userdp.ledger.run_folder import RunFolder
 from userdp.ledger.run_ledger import RunLedger, RunRecord
-from userdp.ledger.store_history import Charge, History
+from userdp.ledger.store_history import History
 from userdp.ledger.store_ledger import StoreLedger
 
 __all__ = ["Charge", "History", "RunFolder", "RunLedger", "RunRecord", "StoreLedger"]

@@ -17,7 +17,7 @@ from userdp.core.vocabulary import delta_up, epsilon_up, round_up
 from userdp.ledger.lines import (
     Answer,
     BeginTuning,
-    ChargeLine,
+    Charge,
     Declare,
     Look,
     Open,
@@ -64,8 +64,8 @@ def is_new(history: History, line: StoreLine) -> bool:
                     hint="put the base model back, or begin a new tuning",
                 )
             return False
-        case ChargeLine(run_id=run_id) if run_id in charges:
-            if run_id in history.tunings and charges[run_id].part == line.pays_for:
+        case Charge(run_id=run_id) if run_id in charges:
+            if run_id in history.tunings and charges[run_id].pays_for == line.pays_for:
                 return False  # the selection of a tuning that goes on
             raise UseError(f"{run_id} is already charged in {path}")
         case Trial():
@@ -85,7 +85,7 @@ def is_new(history: History, line: StoreLine) -> bool:
             return constants not in history.declared
         case OpenBudget():
             _refuse_used(history)
-        case BeginTuning() | ChargeLine() | Look() | Store():
+        case BeginTuning() | Charge() | Look() | Store():
             return True
         case _:
             raise NotImplementedError(line)
@@ -158,8 +158,8 @@ def why_whole(history: History, run_id: str) -> str | None:
         return f"exact numbers were shown ({looks}), which may have chosen the moment"
     if history.copied:
         return "the ledger was copied or moved, so that another copy may hold a look"
-    further = [one for one in history.charges.values() if one.line.again]
-    if any(run_id in (one.line.again, one.run_id) for one in further):
+    further = [one for one in history.charges.values() if one.again]
+    if any(run_id in (one.again, one.run_id) for one in further):
         return "the run was charged more than once, so that copies of its folder may have gone on"
     return None
 
@@ -186,12 +186,12 @@ def _refuse_beyond(history: History, opened: RenyiFilter) -> None:
     """`UseError` if all charges, the last included, exceed what was fixed before the first."""
     path = history.path
     # What counts people in different ways does not add up to anything.
-    if len({charge.part.guarantee().adjacency for charge in history.charges.values()}) > 1:
+    if len({charge.pays_for.guarantee().adjacency for charge in history.charges.values()}) > 1:
         raise UseError(
             f"{path} would hold charges of different adjacencies, and no total bounds their sum",
             hint="keep records of several owners in a store of their own",
         )
-    *before, new = (charge.cost(opened) for charge in history.charges.values())
+    *before, new = history.costs(opened).values()
     if opened.admits([*before, new]):
         return
     if math.isinf(new.rho):

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 from userdp.accounting.filters import RenyiFilter
 from userdp.core.errors import UseError
-from userdp.ledger.parts import Choice, Part
+from userdp.ledger.parts import Choice, Part, Query, Steps
 from userdp.plans import Plan, StepRecord
 
 Plain = Mapping[str, Any]
@@ -66,7 +66,7 @@ class Store(StoreLine):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ChargeLine(StoreLine):
+class Charge(StoreLine):
     """These people are charged, before anything is drawn or trained.
 
     Args:
@@ -98,6 +98,26 @@ class ChargeLine(StoreLine):
     def run_id(self) -> str:
         """Of the run, the statistic or the tuning."""
         return self.pays_for.id
+
+    @property
+    def plan(self) -> Plan | None:
+        """Of a run, where every reader knows its classes."""
+        return self.pays_for.plan if isinstance(self.pays_for, Steps) else None
+
+    @property
+    def statistic(self) -> Query | None:
+        """What was asked; None of a run and of a selection."""
+        return self.pays_for if isinstance(self.pays_for, Query) else None
+
+    @property
+    def is_run(self) -> bool:
+        """Whether it is a run's, and neither a statistic's nor a selection's."""
+        return not isinstance(self.pays_for, Query | Choice)
+
+    @property
+    def shows_losses(self) -> bool:
+        """Whether its operator sees exact losses of it."""
+        return self.logged and self.statistic is None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

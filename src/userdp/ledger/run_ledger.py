@@ -27,7 +27,6 @@ from userdp.ledger.counter import Counter
 from userdp.ledger.lines import Attempt, Begin, Chosen, Finish, Line, Open, ReleaseLoss, Settle
 from userdp.ledger.parts import Part, Unclaimed
 from userdp.ledger.run_folder import LEDGER, RunFolder
-from userdp.ledger.store_history import Charge
 from userdp.ledger.store_ledger import StoreLedger
 from userdp.noise.gaussian import NoiseSampler
 from userdp.plans import Plan, StepRecord
@@ -337,14 +336,14 @@ def append_release(path: Path, told: Mapping[str, Any]) -> None:
     journal.append(path, lambda _: [line])
 
 
-def end_early(folder: RunFolder) -> tuple[StoreLedger, Charge]:
+def end_early(folder: RunFolder) -> tuple[Path, Settle]:
     """Settle an unfinished run for good: no folder of it goes on, and its price is final.
 
     Guarantee: while this decides, no process trains in the folder or in a copy of it. The store's
     ledger is written first, so that whatever a kill leaves, repeating this completes it.
 
     Returns:
-        The store's ledger, and the charge as it stands in it now.
+        The store, and the line that ended the run there.
 
     Raises:
         UseError: there is no run, it is finished, it has no plan, or a private selection pays for
@@ -374,10 +373,11 @@ def end_early(folder: RunFolder) -> tuple[StoreLedger, Charge]:
         with ledger.counter(charge, begun=charge in history.openings) as counter:
             steps, why = min(counter.attempts, plan.steps), why_whole(history, charge)
             ended = Settle(run_id=charge, steps=steps, early=True, whole=why or "")
-            settled = ledger.append(ended).charges[charge]
+            ended = ledger.append(ended).settled[charge]
         if not run.settled:
-            journal.append(folder.ledger, lambda _: [replace(ended, whole="")])
-    return ledger, settled
+            in_run = replace(ended, whole="")
+            journal.append(folder.ledger, lambda _: [in_run])
+    return store, ended
 
 
 def _why_not_early(run: RunRecord) -> str | None:

@@ -7,8 +7,9 @@ from typing import Any
 
 from userdp.accounting.filters import Cost, RenyiFilter
 from userdp.core.vocabulary import delta_up
+from userdp.ledger.lines import Charge
 from userdp.ledger.parts import Steps, of_run
-from userdp.ledger.store_history import Charge, History
+from userdp.ledger.store_history import History
 from userdp.plans import Plan
 
 _MOST_RUNS = 10**6
@@ -25,20 +26,22 @@ def overview(history: History) -> dict[str, Any]:
         ``what`` it is, what it is ``paid_by``, its own ``epsilon`` and ``delta``, its ``share`` of
         the budget, and whether it is ``"open"``, ``"settled"`` or ``"settled early"``.
     """
-    opened = None if history.budget is None else history.budget.filter
-    charges = list(history.charges.values())
-    lines = [_line(charge, opened) for charge in charges]
-    if history.budget is None or opened is None:
+    budget, lines = history.budget, [_line(history, one) for one in history.charges.values()]
+    if budget is None:
         unknown = ("epsilon", "delta", "order", "opened", "spent", "buys")
         return {"kind": "none", **dict.fromkeys(unknown), "lines": lines}
+    opened, costs = budget.filter, history.costs(budget.filter)
+    for line in lines:
+        line["paid_by"] = "filter"
+        line["share"] = costs[line["id"]].rho / opened.capacity
     return {
         "kind": "filter",
         "epsilon": opened.epsilon,
         "delta": opened.delta,
         "order": opened.order,
-        "opened": history.budget.when,
-        "spent": opened.spent(charge.cost(opened) for charge in charges) / opened.capacity,
-        "buys": _buys(charges, opened),
+        "opened": budget.when,
+        "spent": opened.spent(costs.values()) / opened.capacity,
+        "buys": _buys(history, opened),
         "lines": lines,
     }
 
@@ -48,32 +51,32 @@ def share_of(opened: RenyiFilter, plan: Plan) -> float:
     return of_run("the next run", plan).cost(opened).rho / opened.capacity
 
 
-def _line(charge: Charge, opened: RenyiFilter | None) -> dict[str, Any]:
-    part, ended = charge.part, charge.settlement
+def _line(history: History, charge: Charge) -> dict[str, Any]:
+    part, ended = charge.pays_for, history.settled.get(charge.run_id)
     price, what = part.guarantee(), part.in_words
     if isinstance(part, Steps):
-        again = ", charged again" if charge.line.again else ""
-        what = f"{charge.steps} of {part.plan.steps} steps ({part.plan.algorithm}){again}"
-    early = ended is not None and ended.early
+        plan, again = part.plan, ", charged again" if charge.again else ""
+        what = f"{history.steps_of(charge)} of {plan.steps} steps ({plan.algorithm}){again}"
+    final = "settled early" if ended is not None and ended.early else "settled"
     return {
         "id": charge.run_id,
-        "when": charge.line.when,
+        "when": charge.when,
         "what": what,
-        "paid_by": "filter" if opened else "itself",
+        "paid_by": "itself",
         "epsilon": price.epsilon,
         "delta": price.delta,
-        "share": charge.cost(opened).rho / opened.capacity if opened else None,
-        "state": "settled early" if early else "settled" if charge.settled else "open",
+        "share": None,
+        "state": final if history.is_final(charge) else "open",
     }
 
 
-def _buys(charges: list[Charge], opened: RenyiFilter) -> dict[str, Any] | None:
+def _buys(history: History, opened: RenyiFilter) -> dict[str, Any] | None:
     """How many runs like the last private one still fit."""
-    plans = [one.plan for one in charges if one.plan is not None]
+    plans = [one.plan for one in history.charges.values() if one.plan is not None]
     plan = next((one for one in reversed(plans) if one.sampling.covered), None)
     if plan is None:
         return None
-    before = [charge.cost(opened) for charge in charges]
+    before = history.costs(opened).values()
     one = of_run("the next run", plan).cost(opened)
 
     def exceeded(times: int) -> bool:

@@ -7,7 +7,7 @@ alone, so that nobody can say it otherwise later.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
@@ -16,7 +16,7 @@ from userdp.accounting.filters import Cost, RenyiFilter
 from userdp.ledger.lines import (
     Answer,
     BeginTuning,
-    ChargeLine,
+    Charge,
     Declare,
     Look,
     Open,
@@ -27,85 +27,9 @@ from userdp.ledger.lines import (
     StoreLine,
     Trial,
 )
-from userdp.ledger.parts import Bound, Choice, Part, Query, Steps
-from userdp.plans import Plan
+from userdp.ledger.parts import Bound, Steps
 
 L = TypeVar("L", bound=StoreLine)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Charge:
-    """What these people were charged at once, and what became of it.
-
-    Args:
-        line: that charged it.
-        at: the place of that line in the ledger.
-        fixed: the place of the line in which the constants of a run were fixed: `at`, or that of an
-            earlier `Declare`.
-        ended: the place of the line that settled a run; None before that.
-        settlement: that line.
-    """
-
-    line: ChargeLine
-    at: int
-    fixed: int
-    ended: int | None = None
-    settlement: Settle | None = None
-
-    @property
-    def part(self) -> Part:
-        """What was charged."""
-        return self.line.pays_for
-
-    @property
-    def run_id(self) -> str:
-        """Of the run, the statistic or the tuning."""
-        return self.part.id
-
-    @property
-    def plan(self) -> Plan | None:
-        """Of a run, where every reader knows its classes."""
-        return self.part.plan if isinstance(self.part, Steps) else None
-
-    @property
-    def statistic(self) -> Query | None:
-        """What was asked; None of a run and of a selection."""
-        return self.part if isinstance(self.part, Query) else None
-
-    @property
-    def is_run(self) -> bool:
-        """Whether it is a run's, and neither a statistic's nor a selection's."""
-        return not isinstance(self.part, Query | Choice)
-
-    @property
-    def settled(self) -> bool:
-        """Whether what it costs is final."""
-        return self.ended is not None or not self.is_run
-
-    @property
-    def steps(self) -> int:
-        """Steps that were charged; 0 of a statistic and of a selection, which is one charge."""
-        if self.settlement is not None:
-            return self.settlement.steps
-        match self.part:
-            case Steps(plan=run) | (Bound() as run):
-                return run.steps
-        return 0
-
-    @property
-    def shows_losses(self) -> bool:
-        """Whether its operator sees exact losses of it."""
-        return self.line.logged and self.statistic is None
-
-    @property
-    def stopped(self) -> int | None:
-        """The attempts of a run that was settled early, where only these count against a filter."""
-        ended = self.settlement
-        return ended.steps if ended is not None and ended.early and not ended.whole else None
-
-    def cost(self, opened: RenyiFilter) -> Cost:
-        """What it takes from a filter."""
-        return self.part.cost(opened, steps=self.stopped)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,6 +40,9 @@ class History:
         path: of the ledger.
         lines: of it.
         charges: by id, oldest first.
+        at: by charge, the place of its line.
+        fixed: by charge, the place of the line in which the constants of a run were fixed: its own,
+            or that of an earlier `Declare`.
         declared: by constants of runs that were declared and have not begun, in the order of their
             declarations: the place of that line.
     """
@@ -123,6 +50,8 @@ class History:
     path: Path = Path("ledger.jsonl")
     lines: tuple[StoreLine, ...] = ()
     charges: Mapping[str, Charge] = field(default_factory=dict)
+    at: Mapping[str, int] = field(default_factory=dict)
+    fixed: Mapping[str, int] = field(default_factory=dict)
     declared: Mapping[str, int] = field(default_factory=dict)
 
     def of(self, kind: type[L]) -> Iterator[tuple[int, L]]:
@@ -186,13 +115,43 @@ class History:
     @cached_property
     def ids(self) -> frozenset[str]:
         """Of all that was charged here, under whichever id a model's lineage knows it."""
-        charging = ChargeLine | Trial | BeginTuning | OpenBudget
+        charging = Charge | Trial | BeginTuning | OpenBudget
         return frozenset(line.run_id for line in self.lines if isinstance(line, charging))
 
     @property
     def total_delta(self) -> float:
         """δ of the budget; 0 without one."""
         return 0.0 if self.budget is None else self.budget.filter.delta
+
+    def is_final(self, charge: Charge) -> bool:
+        """Whether what a charge costs is final."""
+        return charge.run_id in self.settled or not charge.is_run
+
+    def steps_of(self, charge: Charge) -> int:
+        """Steps that were charged; 0 of a statistic and of a selection, which is one charge."""
+        if charge.run_id in self.settled:
+            return self.settled[charge.run_id].steps
+        match charge.pays_for:
+            case Steps(plan=run) | (Bound() as run):
+                return run.steps
+        return 0
+
+    def stopped_at(self, charge: Charge) -> int | None:
+        """The attempts of a run that was settled early, where only these count against a filter."""
+        ended = self.settled.get(charge.run_id)
+        return ended.steps if ended is not None and ended.early and not ended.whole else None
+
+    def costs(self, opened: RenyiFilter) -> dict[str, Cost]:
+        """What each charge takes from a filter, by its id."""
+        return {
+            run_id: charge.pays_for.cost(opened, steps=self.stopped_at(charge))
+            for run_id, charge in self.charges.items()
+        }
+
+    def charged(self, *, after: int = -1, before: int | None = None) -> list[Charge]:
+        """What was charged between two lines."""
+        end = len(self.lines) if before is None else before
+        return [one for name, one in self.charges.items() if after < self.at[name] < end]
 
     def looked_before(self, at: int) -> frozenset[str]:
         """What showed exact numbers before a line: commands, and ``train`` for logs of runs."""
@@ -204,19 +163,16 @@ class History:
         They may have chosen how it went on. What goes on at the price of a further charge was open
         since the first one.
         """
-        if not charge.line.steered:
+        if not charge.steered:
             return frozenset()
-        first = self.charges.get(charge.line.again or "", charge)
-        ended = len(self.lines) if charge.ended is None else charge.ended
-        return self._shown(first.at, ended, but=first.run_id)
+        first = self.charges.get(charge.again or "", charge).run_id
+        ends = (at for at, line in self.of(Settle) if line.run_id == charge.run_id)
+        return self._shown(self.at[first], next(ends, len(self.lines)), but=first)
 
-    def _shown(self, after: int, before: int, *, but: str = "") -> frozenset[str]:
+    def _shown(self, after: int, before: int, *, but: str | None = None) -> frozenset[str]:
         """What showed exact numbers between two lines, but for the log of a run."""
-        logs = any(
-            after < one.at < before and one.shows_losses
-            for one in self.charges.values()
-            if not but or but not in (one.run_id, one.line.again)
-        )
+        charged = self.charged(after=after, before=before)
+        logs = any(one.shows_losses for one in charged if but not in (one.run_id, one.again or ""))
         looks = {what for at, what in self.looks if after < at < before}
         return frozenset(looks | ({"train"} if logs else set()))
 
@@ -239,16 +195,18 @@ class History:
 def fold(lines: Iterable[StoreLine], path: Path) -> History:
     """What the store's ledger at ``path`` says; no lines are no charges."""
     charges: dict[str, Charge] = {}
+    places: dict[str, int] = {}
+    fixed: dict[str, int] = {}
     declared: dict[str, int] = {}
-    history = History(path=path, lines=tuple(lines), charges=charges, declared=declared)
+    history = History(
+        path=path, lines=tuple(lines), charges=charges, at=places, fixed=fixed, declared=declared
+    )
     for at, line in enumerate(history.lines):
         match line:
             case Declare():
                 declared.setdefault(line.constants, at)
-            case ChargeLine():
-                fixed = at if line.again else min(at, history.fixed_at(line.constants))
-                charges[line.run_id] = Charge(line=line, at=at, fixed=fixed)
+            case Charge(run_id=run_id):
+                charges[run_id], places[run_id] = line, at
+                fixed[run_id] = at if line.again else min(at, history.fixed_at(line.constants))
                 declared.pop(line.constants, None)
-            case Settle() if line.run_id in charges:
-                charges[line.run_id] = replace(charges[line.run_id], ended=at, settlement=line)
     return history

@@ -29,9 +29,9 @@ from userdp.core.errors import UseError
 from userdp.ledger import journal
 from userdp.ledger.admission import follow
 from userdp.ledger.counter import Counter, attempts_in
-from userdp.ledger.lines import Look, Store, StoreLine
+from userdp.ledger.lines import Charge, Look, Store, StoreLine
 from userdp.ledger.run_folder import LEDGER
-from userdp.ledger.store_history import Charge, History, fold
+from userdp.ledger.store_history import History, fold
 
 PLACE = "ledger.json"
 

@@ -146,7 +146,7 @@ def forget_user(
     charged = [
         charge.run_id
         for charge in history.charges.values()
-        if charge.is_run and charge.line.again is None
+        if charge.is_run and charge.again is None
     ]
     lost = tuple(run for run in (*charged, *history.trials) if run not in found)
     return Forgotten(statement=statement, removed=tuple(removed), runs_not_found=lost)

@@ -25,7 +25,8 @@ from userdp.data.meta import State, StateKind
 from userdp.data.splits import Split
 from userdp.data.user_store import UserStore
 from userdp.ledger import StoreLedger
-from userdp.ledger.store_history import Charge, History
+from userdp.ledger.lines import Charge
+from userdp.ledger.store_history import History
 from userdp.reporting.meaning import meaning_of_claim, percent_up
 
 
@@ -195,7 +196,7 @@ def intakes(store: UserStore, history: History) -> Iterator[Intake]:
 def state_number(store: UserStore, charge: Charge) -> int | None:
     """The number, from 0, of the state in which something was charged; None if that is unknown."""
     ids = [state.id for state in store.meta.states]
-    return ids.index(charge.line.state) if charge.line.state in ids else None
+    return ids.index(charge.state) if charge.state in ids else None
 
 
 def _since(store: UserStore, history: History, joined: int) -> Iterator[Charge]:
@@ -226,8 +227,8 @@ def _releases(history: History, charges: Sequence[Charge]) -> Iterator[Release]:
     """A release for each charge, a run's further charges within its own."""
     weights = {one.run_id: one.weights for one in history.released}
     for charge in charges:
-        if charge.line.again is None:
-            further = (one for one in charges if one.line.again == charge.run_id)
+        if charge.again is None:
+            further = (one for one in charges if one.again == charge.run_id)
             claim = _claim_over(history, (charge, *further))
             assert claim is not None
             titles = {part.id: part.in_words for part in claim.parts}
@@ -254,7 +255,7 @@ def _notes(
             "It may have been you, so that all that was released before is counted too."
         )
     charges = history.charges.values()
-    last = max((charge.at for charge in charges), default=0)
+    last = max((history.at[charge.run_id] for charge in charges), default=0)
     shown = {command for at, command in history.looks if at < last}
     shown |= {"tune" for at, _ in history.tunings.values() if at < last}
     shown = shown.union(*(history.looked_during(charge) for charge in charges))

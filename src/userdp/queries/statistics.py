@@ -30,7 +30,7 @@ from userdp.data.meta import StoreMeta
 from userdp.data.splits import Split
 from userdp.data.user_store import UserStore
 from userdp.ledger import StoreLedger
-from userdp.ledger.lines import Answer, ChargeLine
+from userdp.ledger.lines import Answer, Charge
 from userdp.ledger.parts import Query
 from userdp.plans.provenance import Release
 
@@ -124,7 +124,7 @@ def charge(
     ids = tuple(f"query-{secrets.token_hex(8)}" for _ in prices)
     for query_id, (name, epsilon) in zip(ids, prices, strict=True):
         asked, state = Query(id=query_id, name=name, pure_epsilon=epsilon), store.meta.state.id
-        ledger.append(ChargeLine(pays_for=asked, base=base, state=state))
+        ledger.append(Charge(pays_for=asked, base=base, state=state))
     return ids
 
 

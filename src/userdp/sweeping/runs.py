@@ -208,7 +208,7 @@ class _Sweep:
         # ledger gives them back: a resumed tuning counts them alike.
         ids = sorted(new_id() for _ in range(request.tuning.repetitions.draw()))
         slots = {one: secrets.choice([*candidates]) for one in ids}
-        charged = lines.ChargeLine(
+        charged = lines.Charge(
             pays_for=Choice(id=sweep_id, tuning=request.tuning), state=self.store.meta.state.id
         )
         history = ledger.append(replace(begun, slots=slots), charged)
@@ -330,11 +330,8 @@ class _Sweep:
         begun, tuning = history.tunings[self.begun.sweep_id]
         lineage = inherited_at(history, begun)
         lineage += lineage_of_model(self.store, name=request.candidates[0].config.model)
-        ours = [
-            charge
-            for charge in history.charges.values()
-            if charge.at > begun and charge.line.constants in tuning.constants
-        ]
+        later = history.charged(after=begun)
+        ours = [charge for charge in later if charge.constants in tuning.constants]
         selection = history.charges.get(self.begun.sweep_id)  # which pays for all of its trials
         for base in bases_of(history, [*ours, *filter(None, [selection])]):
             lineage += base
@@ -342,7 +339,7 @@ class _Sweep:
         runs = {number: RunRecord.read(folder).run_id for number, folder in folders.items()}
         unpaid = [charge for charge in ours if charge.run_id not in runs.values()]
         if request.tuning is None:  # the others are in its condition
-            unpaid = [charge for charge in unpaid if charge.line.again == runs[winner]]
+            unpaid = [charge for charge in unpaid if charge.again == runs[winner]]
         lineage += of_parts(parts_of(history, unpaid))
         lineage = lineage.among(history.id, history.ids)
         if request.tuning is None:

@@ -44,7 +44,7 @@ from userdp.data.user_store import UserStore
 from userdp.gradients import Loss, causal_lm_loss
 from userdp.ledger import RunFolder, RunLedger, RunRecord, StoreLedger
 from userdp.ledger.admission import require_last
-from userdp.ledger.lines import Begin, ChargeLine, Finish, Open, Release, Settle, Trial
+from userdp.ledger.lines import Begin, Charge, Finish, Open, Release, Settle, Trial
 from userdp.ledger.parts import Part, Unclaimed, of_run
 from userdp.ledger.run_folder import Resume, train_toml
 from userdp.ledger.run_ledger import is_finished
@@ -279,8 +279,8 @@ class OpenRun:
         assert of.base is not None
         origin = of.base + inherited(history, self.run_id, self.constants)
         own = history.charges.get(self.run_id)
-        if own is not None and own.line.base:  # what was known before a kill stays known
-            origin += lineage_from(own.line.base, what=f"the base of {self.run_id}")
+        if own is not None and own.base:  # what was known before a kill stays known
+            origin += lineage_from(own.base, what=f"the base of {self.run_id}")
         facts = {
             **of.facts,
             "userdp": __version__,
@@ -327,7 +327,7 @@ class OpenRun:
             # Whoever knows the seed can undo the noise: such a run counts as one without privacy.
             priced = None if of.options.unsafe_seeds else plan
             append(
-                ChargeLine(
+                Charge(
                     pays_for=of_run(charge, priced),
                     again=None if charge == self.run_id else self.run_id,
                     base=base,
@@ -419,7 +419,7 @@ class OpenRun:
     def logged(self) -> bool:
         """Whether the run keeps exact numbers, as its charge says."""
         charge = self.store.history().charges.get(self.run_id)
-        return charge is None or charge.line.logged
+        return charge is None or charge.logged
 
     def released_elsewhere(self, weights: Collection[str]) -> bool:
         """Whether weights of such a digest hold what another run over these people has learned.
