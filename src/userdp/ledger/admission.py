@@ -147,9 +147,8 @@ def why_whole(history: History, run_id: str) -> str | None:
     each of its steps is a release of its own, and the filter holds wherever the releases end
     (`userdp.accounting.filters`). But *only* what was charged to the filter may have chosen it. So
     the steps that did not run are given back where the ledger shows no exact number of these
-    people's text. Correlated noise is priced for all steps together, and gives none back. Whoever
-    read the text itself, or timed the steps, and stopped the run by that, knows what no ledger
-    shows; docs/budgets.md says so.
+    people's text. Whoever read the text itself, or timed the steps, and stopped the run by that,
+    knows what no ledger shows; docs/budgets.md says so.
     """
     if history.budget is None:
         return "the store has no budget with a filter, and the moment may have been chosen"
