@@ -11,12 +11,9 @@ from typing import Any
 import pytest
 
 from tests.ledgers import run_with
-from tests.plans import els_plan, for_examples, for_users, uls_plan
+from tests.plans import els_plan, uls_plan
 from userdp.claims import Claim, Lineage
-from userdp.core.codec import encode
 from userdp.core.vocabulary import Guarantee
-from userdp.ledger import StoreLedger
-from userdp.ledger.lines import Declare
 from userdp.ledger.run_ledger import append_release
 from userdp.plans import Plan
 from userdp.reporting.facts import read_runs
@@ -132,31 +129,3 @@ def run_maker(tmp_path: Path) -> MakeRun:
         return folder
 
     return make
-
-
-@pytest.fixture(scope="session")
-def trained_runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, ...]:
-    """ULS and ELS at two ε each: real runs of a toy model, evaluated by their operator.
-
-    Files are what training and evaluation wrote; the people are the same in all.
-    """
-    from tests.training.toy import CONFIG, toy_store
-    from userdp.training.config import RunOptions
-    from userdp.training.evaluation import evaluate_splits, held_out_splits
-    from userdp.training.loop import train
-    from userdp.training.open_run import constants_digest
-
-    folder = tmp_path_factory.mktemp("trained")
-    store, common = toy_store(folder), {"steps": 4, "l2_clip_norm": 1.0, "target_delta": 1e-3}
-    plans, ledger = {}, StoreLedger(store.path)
-    for epsilon in (1.0, 16.0):  # eight gradients a step in expectation, whoever is sampled
-        told = {**common, "group_size": 4, "target_epsilon": epsilon}
-        plans[f"uls-{epsilon:g}"] = for_users(population=200, cohort_size=2, **told)
-        plans[f"els-{epsilon:g}"] = for_examples(population=1000, batch_size=8, **told)
-    for plan in plans.values():  # all of them fixed before any ran, so that none claims another
-        ledger.append(Declare(constants=constants_digest(plan, encode(CONFIG), store)))
-    for name, plan in plans.items():
-        # Of ELS δ is 1/n, which the page is to say.
-        train(store, plan, CONFIG, out=folder / name, options=RunOptions(allow_large_delta=True))
-        evaluate_splits(folder / name, store, held_out_splits(store))
-    return tuple(folder / name for name in plans)

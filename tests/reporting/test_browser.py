@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from tests.reporting.conftest import examples_plan, full_page, run_maker
-from tests.speed import fast_then_slow
+from tests.reporting.conftest import examples_plan, full_page, run_maker, users_plan
+from tests.reporting.test_facts import SHAPE
 from userdp.claims import Condition, Lineage
 from userdp.claims.conditions import ConditionKind
 from userdp.ledger.parts import Query
@@ -65,21 +65,16 @@ def public(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.fixture(scope="module")
-def full(trained_runs: tuple[Path, ...]) -> str:
-    """The operator's page of trained runs."""
-    return full_page(*trained_runs)
+def full(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The operator's page of several runs."""
+    make = run_maker(tmp_path_factory.mktemp("several"))
+    plans = {"uls": users_plan(), "els": examples_plan(), "more": users_plan(steps=9)}
+    return full_page(*(make(name, plan) for name, plan in plans.items()))
 
 
 @pytest.mark.parametrize(
     ("name", "width", "dark"),
-    fast_then_slow(
-        [
-            ("public", 400, False),
-            ("public", 1600, False),
-            ("full", 400, False),
-            ("full", 1600, True),
-        ]
-    ),
+    [("public", 400, False), ("full", 1600, True)],
 )
 def test_it_can_be_read_and_reached(
     request: pytest.FixtureRequest, tmp_path: Path, name: str, width: int, dark: bool
@@ -117,18 +112,14 @@ def printed(page: str, folder: Path) -> int:
 
 def test_the_fullest_summary_fits_on_one_sheet(tmp_path: Path) -> None:
     """Of a run with conditions and several parts, that did not end."""
-    base = {"origin": "folder", "name": "gpt2", "weights": "feed" * 16, "kind": "gpt2",
-            "layers": 12, "width": 768, "heads": 12, "vocabulary": 50257}  # fmt: skip
     told = {ConditionKind.LOOKS: "evaluate, prepare, probe, train", ConditionKind.BASE: "gpt2"}
-    conditions = tuple(Condition(kind=kind, told=words) for kind, words in told.items())
-    asked = Query(id="q", name="quantiles of examples per user", pure_epsilon=0.5)
-    run = run_maker(tmp_path)(
-        "a-run-with-a-long-name",
-        examples_plan(),
-        attempts=1,
-        facts={"base_model": base, "store_facts": {"user_is": "the field 'author'"}},
-        lineage=Lineage(parts=(asked,), conditions=conditions),
+    lineage = Lineage(
+        parts=(Query(id="q", name="quantiles of examples per user", pure_epsilon=0.5),),
+        conditions=tuple(Condition(kind=kind, told=words) for kind, words in told.items()),
     )
+    facts = {"base_model": SHAPE, "store_facts": {"user_is": "the field 'author'"}}
+    make = run_maker(tmp_path)
+    run = make("a-run-with-a-long-name", examples_plan(), attempts=1, facts=facts, lineage=lineage)
     about = About(organisation="Institute", data_description="Letters to the editor. " * 8)
     page = render_summary(read_run(run), about=about)
     assert printed(page, tmp_path) == 1

@@ -12,14 +12,12 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-import jinja2
 import pytest
 
 from tests.reporting.conftest import LOSSES, MakeRun, full_page, operator_lines, write_operator
 from userdp.reporting import rendering
 from userdp.reporting.card import render_model_card
 from userdp.reporting.facts import read_run, read_runs
-from userdp.reporting.operator_part import read_operator
 from userdp.reporting.page import render_report, render_summary
 
 Render = Callable[[Path], str]
@@ -89,35 +87,6 @@ def test_invariant_9_the_full_page_is_the_public_one_and_one_marked_section(
     assert section is not None
     assert "Do not hand this section on" in section.group()
     assert leaks(full_page(run).replace(section.group(), ""), run) == set()
-
-
-def test_invariant_9_broken_twin_a_template_that_leaks_a_loss_is_caught(
-    make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A page template that is handed the operator's facts, as ours never is."""
-    run = make_run()
-    environment, name = rendering.environment(), "report.html.j2"
-    assert environment.loader is not None
-    source = environment.loader.get_source(environment, name)[0]
-    leaking = source.replace("</main>", "<p>{{ facts.steps[0].loss }}</p></main>")
-    twin = environment.overlay(loader=jinja2.ChoiceLoader(
-        [jinja2.DictLoader({name: leaking}), environment.loader]
-    ))  # fmt: skip
-    monkeypatch.setattr(rendering, "environment", lambda: twin)
-
-    def leaky(path: Path) -> str:
-        twin.globals["facts"] = (
-            read_operator(path)
-            if (path / "operator.jsonl").exists()
-            else {"steps": [{"loss": "none"}]}
-        )
-        return render_report(read_runs([path]))
-
-    try:
-        assert leaks(leaky(run), run) == {"5.431862"}
-        assert depends_on_operator(leaky, run)
-    finally:
-        twin.globals.pop("facts", None)
 
 
 def test_invariant_9_broken_twin_a_loss_let_into_the_settings_is_caught(

@@ -15,7 +15,7 @@ from tests.accounting.oracles import one_way
 from tests.reporting.conftest import MakeRun, examples_plan
 from tests.speed import fast_then_slow
 from userdp.accounting.mechanisms import binomial_steps
-from userdp.accounting.tradeoff import DeltaCurve, curve_at
+from userdp.accounting.tradeoff import curve_at
 from userdp.claims import claim
 from userdp.core.errors import UseError
 from userdp.reporting.meaning import (
@@ -87,17 +87,7 @@ def best_tests(p: float, group_size: int, sigma: float) -> tuple[float, float, f
 
 @pytest.mark.parametrize(
     ("p", "group_size", "sigma", "steps"),
-    fast_then_slow(
-        [
-            (1.0, 1, 5.0, 16),
-            (1.0, 1, 1.0, 1),
-            (0.1, 1, 0.4, 1),
-            (0.3, 4, 0.8, 1),
-            (0.01, 8, 0.3, 1),
-            (1.0, 1, 0.15, 1),
-            (0.5, 2, 20.0, 1),
-        ]
-    ),
+    fast_then_slow([(1.0, 1, 5.0, 16), (0.3, 4, 0.8, 1), (0.01, 8, 0.3, 1), (1.0, 1, 0.15, 1)]),
 )
 def test_one_step_is_bounded_by_the_best_test_and_not_much_more(p, group_size, sigma, steps):
     """Steps that everybody joins are one, whose noise is smaller by the root of their number."""
@@ -112,39 +102,6 @@ def test_one_step_is_bounded_by_the_best_test_and_not_much_more(p, group_size, s
     assert max(presence, absence) <= found.detection <= 1.02 * max(presence, absence) + 1e-5
 
 
-def sampled_roc(p: float, sigma: float, steps: int) -> tuple[float, float]:
-    """(detection, best guess) of T sampled Gaussian steps: the law of the privacy loss, by FFT."""
-    h, size = 1e-3, 1 << 17
-    x = np.linspace(-12 * sigma, 1 + 12 * sigma, 400_001)
-    loss = np.log(1 - p + p * np.exp((2 * x - 1) / (2 * sigma**2)))
-    place = np.rint(loss / h).astype(np.int64) % size
-    laws = []
-    for weights in (
-        p * norm.pdf((x - 1) / sigma) + (1 - p) * norm.pdf(x / sigma),
-        norm.pdf(x / sigma),
-    ):
-        law = np.bincount(place, weights=weights / weights.sum(), minlength=size)
-        composed = np.fft.irfft(np.fft.rfft(law) ** steps, size)
-        laws.append(np.roll(composed, size // 2))  # losses from -65 to 65
-    took_part, did_not = (np.cumsum(law[::-1]) for law in laws)
-    detection = float(np.interp(FALSE_ALARMS, did_not, took_part))
-    return detection, float((1 + (took_part - did_not).max()) / 2)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("p", "sigma", "steps"), [(0.064, 0.9, 200), (0.1, 1.0, 100)])
-@pytest.mark.pitfall(number=42)
-def test_many_steps_are_bounded_by_the_roc_of_the_privacy_loss(p, sigma, steps) -> None:
-    mechanism = binomial_steps(sampling_probability=p, noise_multiplier=sigma, steps=steps)
-    epsilon = mechanism.epsilon(1e-5).upper
-    found, before = meaning_of(epsilon, 1e-5, mechanism), meaning_of(epsilon, 1e-5)
-    detection, guess = sampled_roc(p, sigma, steps)
-    assert guess - 1e-5 <= found.best_guess <= guess + 1e-3
-    assert detection - 1e-5 <= found.detection <= 1.05 * detection
-    assert before.detection > 3 * found.detection  # what ε and δ alone would have said
-    assert before.best_guess > 1.2 * found.best_guess
-
-
 @pytest.mark.pitfall(number=42)
 def test_broken_twin_a_curve_of_one_order_only_is_caught() -> None:
     """δ of adding a user alone is below that of removing one: a true test detects more."""
@@ -157,15 +114,6 @@ def test_broken_twin_a_curve_of_one_order_only_is_caught() -> None:
 
     both = bound(lambda e: mechanism.delta(e).upper)
     assert bound(lambda e: one_way(mechanism.pair(), e, remove=False).upper) < presence <= both
-
-
-def test_broken_twin_a_curve_below_the_truth_is_caught() -> None:
-    mechanism = binomial_steps(sampling_probability=0.1, noise_multiplier=0.4, steps=1)
-    right = curve_at(lambda e: mechanism.delta(e).upper, FALSE_ALARMS, most_epsilon=10.0)
-    low = DeltaCurve(epsilons=right.epsilons, deltas=tuple(0.97 * d for d in right.deltas))
-    presence, _, guess = best_tests(0.1, 1, 0.4)
-    assert low.max_true_positive_rate(FALSE_ALARMS) < presence
-    assert low.best_guess < guess
 
 
 def test_a_claim_of_several_parts_keeps_epsilon_and_delta_and_says_so(make_run: MakeRun) -> None:

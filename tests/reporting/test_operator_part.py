@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tests.reporting.conftest import (
     MakeRun,
-    examples_plan,
     full_page,
     operator_lines,
     write_operator,
@@ -19,7 +17,7 @@ from tests.reporting.conftest import (
 from tests.reporting.test_page import words_of
 from userdp.core.errors import UseError
 from userdp.reporting.facts import read_runs
-from userdp.reporting.operator_part import operator_view, read_operator
+from userdp.reporting.operator_part import read_operator
 from userdp.reporting.page import render_report
 
 ROC = {"auc": 0.513, "auc_low": 0.45, "auc_high": 0.57, "low_fpr": 0.01,
@@ -124,17 +122,3 @@ def test_a_line_that_a_crash_cut_is_left_out_and_a_damaged_one_refused(make_run:
     path.write_text("nonsense\n" + whole, encoding="utf-8")
     with pytest.raises(UseError, match="line 1"):
         read_operator(run)
-
-
-def test_losses_on_other_people_share_no_plot(make_run: MakeRun) -> None:
-    runs = read_runs([make_run("a"), make_run("b", examples_plan())])
-    operator = [read_operator(run.path) for run in runs]
-
-    def titles(runs, *, comparable: bool = True) -> set[str]:
-        figures = operator_view(runs, operator, comparable=comparable)["figures"]
-        return {figure["plot"].title for figure in figures}
-
-    shared = "Privacy against held-out loss"
-    assert shared in titles(runs)
-    assert shared not in titles(runs, comparable=False)
-    assert shared not in titles([runs[0], replace(runs[1], store="another")])
