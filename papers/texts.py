@@ -155,7 +155,6 @@ def charles_table_2(stores: Mapping[str, Path], *, rules: OverlapRules | None = 
             "split": str(Split.TRAIN),
             "private_examples": len(private),
             "examples": counts.documents,
-            "candidates": counts.candidates,
             "deduplicated": counts.after_duplicates,
         }
     ]

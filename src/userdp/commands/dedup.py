@@ -43,7 +43,7 @@ def dedup(
 ) -> dict[str, Any]:
     """Remove from a public corpus what overlaps with private text.
 
-    First near-duplicates (MinHash proposes, exact similarity decides), then listed sites and URLs.
+    First near-duplicates (by the similarity of their n-grams), then listed sites and URLs.
     What is left depends on the private records, and so does a model trained on it: no epsilon of a
     later run covers that. OUT.provenance.json says so, and stores made of OUT repeat it.
 

@@ -2,17 +2,17 @@
 
 Two stages, as in Charles et al. 2024, Appendix D, with the counts of their Table 2:
 
-1. Near-duplicates: MinHash signatures of word n-grams, candidates by locality-sensitive hashing,
-   and each candidate verified by the exact Jaccard similarity of the n-grams (Lee et al. 2022,
-   "NearDup", Appendix A). The library is `datasketch` (extra ``dedup``).
+1. Near-duplicates: documents whose word n-grams have a Jaccard similarity of at least 0.8 with those
+   of a private record (Lee et al. 2022, "NearDup", Appendix A). They propose candidates by MinHash,
+   as they compare a corpus with itself; here an index of the private n-grams gives the similarity
+   with each private record exactly.
 2. Sites: documents whose URL lies on a listed domain, or is itself listed.
 
 **What is left depends on the private data**, and so does a base model trained on it: the bound that
 fine-tuning claims does not cover that. The filtered file comes with ``FILE.provenance.json``; the
 JSON Lines source copies it into the store, and whoever trains on it must name it in the report.
 
-Memory is that of the private side's signatures (about 1 kB per record) and their n-grams (8 bytes
-each); the public corpus streams through.
+Memory is that of the private side's n-grams, 12 bytes each; the public corpus streams through.
 """
 
 from __future__ import annotations
@@ -23,15 +23,17 @@ import json
 from collections.abc import Iterable, Iterator
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-from userdp.core.environment import library
+import numpy as np
+from numpy.typing import NDArray
+
 from userdp.core.errors import UseError
 from userdp.core.files import OPERATOR_FILE, whole_file, write_json
 from userdp.core.stages import NoProgress, Progress
 from userdp.core.vocabulary import require_count
+from userdp.data.arrow_files import pieces
 from userdp.data.records import Drop
 from userdp.data.sources import SourceOptions
 from userdp.data.sources.input_files import provenance_of
@@ -48,18 +50,15 @@ class OverlapRules:
     Args:
         similarity: least Jaccard similarity of the sets of n-grams; in (0, 1]. 0.8 is Lee et al.'s.
         words: of an n-gram, at least 1. A text of fewer words is one n-gram.
-        permutations: of a MinHash signature, at least 16.
     """
 
     similarity: float = 0.8
     words: int = 5
-    permutations: int = 128
 
     def __post_init__(self) -> None:
         if not 0 < self.similarity <= 1:
             raise UseError(f"similarity must be in (0, 1], got {self.similarity!r}")
         require_count("words", self.words)
-        require_count("permutations", self.permutations, at_least=16, at_most=4096)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -86,14 +85,12 @@ class OverlapCounts:
     Args:
         documents: read.
         without_text: of them, left out because they have no text or could not be read.
-        candidates: that the hashing proposed as near-duplicates.
-        after_duplicates: left once the verified ones were removed.
+        after_duplicates: left once near-duplicates were removed.
         after_sites: left once listed domains and URLs were removed too.
     """
 
     documents: int = 0
     without_text: int = 0
-    candidates: int = 0
     after_duplicates: int = 0
     after_sites: int = 0
 
@@ -109,7 +106,7 @@ class OverlapCounts:
 
 
 class PrivateTexts:
-    """Signatures of the private records, to ask for near-duplicates.
+    """An index of the n-grams of the private records, to ask for near-duplicates.
 
     Args:
         texts: of all private records.
@@ -118,52 +115,37 @@ class PrivateTexts:
 
     def __init__(self, texts: Iterable[str], rules: OverlapRules) -> None:
         self.rules = rules
-        sketch = library("datasketch", extra="dedup", what="finding near-duplicates")
-        self._signature = partial(sketch.MinHash, num_perm=rules.permutations, seed=1)
-        # Below the threshold, so that the verifying stage decides and few are missed.
-        threshold = 0.9 * rules.similarity
-        self._index = sketch.MinHashLSH(threshold=threshold, num_perm=rules.permutations)
-        self._grams: list[frozenset[bytes]] = []
-        for text in texts:
-            grams, signature = self._signed(text)
-            self._index.insert(len(self._grams), signature)
-            self._grams.append(grams)
+        held = [ngrams(text, rules.words) for text in texts]
+        self._sizes = np.array([len(grams) for grams in held], dtype=np.int64)
+        grams = np.concatenate([*held, np.zeros(0, "<u8")])
+        order = np.argsort(grams, kind="stable")
+        self._grams = grams[order]
+        self._records = np.repeat(np.arange(len(held), dtype=np.int32), self._sizes)[order]
 
     def __len__(self) -> int:
-        return len(self._grams)
+        return len(self._sizes)
 
-    def ask(self, text: str) -> tuple[bool, bool]:
-        """Whether ``text`` is a candidate, and whether it is a near-duplicate indeed."""
-        grams, signature = self._signed(text)
-        likeness = [jaccard(grams, self._grams[one]) for one in self._index.query(signature)]
-        return bool(likeness), max(likeness, default=0.0) >= self.rules.similarity
-
-    def _signed(self, text: str) -> tuple[frozenset[bytes], Any]:
-        grams, signature = ngrams(text, self.rules.words), self._signature()
-        signature.update_batch(list(grams))
-        return grams, signature
+    def likeness(self, text: str) -> float:
+        """The greatest Jaccard similarity, |intersection| / |union|, of a record's n-grams."""
+        grams = ngrams(text, self.rules.words)
+        begins, ends = (np.searchsorted(self._grams, grams, side) for side in ("left", "right"))
+        sharing = pieces(self._records, begins, ends - begins)
+        records, both = np.unique(sharing, return_counts=True)
+        either = len(grams) + self._sizes[records] - both
+        return float((both / either).max(initial=0.0))
 
 
-def ngrams(text: str, words: int) -> frozenset[bytes]:
-    """Hashes (8 bytes) of the word n-grams of a text, in lower case.
+def ngrams(text: str, words: int) -> NDArray[np.uint64]:
+    """Hashes of the distinct word n-grams of a text, in lower case, in rising order.
 
     >>> len(ngrams("a b c d", 3)), ngrams("A  b", 3) == ngrams("a B", 3)
-    (2, True)
+    (2, array([ True]))
     """
     tokens = text.lower().split()
     grams = (tokens[at : at + words] for at in range(max(1, len(tokens) - words + 1)))
     content = (" ".join(gram).encode("utf-8", "replace") for gram in grams)
-    return frozenset(hashlib.blake2b(one, digest_size=8).digest() for one in content)
-
-
-def jaccard(one: frozenset[bytes], other: frozenset[bytes]) -> float:
-    """|intersection| / |union|.
-
-    >>> jaccard(frozenset([b"a", b"b"]), frozenset([b"b", b"c"]))
-    0.3333333333333333
-    """
-    both = len(one & other)
-    return both / (len(one) + len(other) - both)
+    digests = b"".join(hashlib.blake2b(one, digest_size=8).digest() for one in content)
+    return np.unique(np.frombuffer(digests, "<u8"))
 
 
 def remove_overlap(
@@ -188,9 +170,7 @@ def remove_overlap(
         if not isinstance(text, str):
             counts.without_text += 1
             continue
-        candidate, duplicate = private.ask(text)
-        counts.candidates += candidate
-        if duplicate:
+        if private.likeness(text) >= private.rules.similarity:
             continue
         counts.after_duplicates += 1
         if isinstance(url, str) and _is_listed(url, public):
