@@ -32,7 +32,12 @@ def records_of(grouping) -> list[Record]:
 
 
 @settings(max_examples=15, deadline=None)
-@given(st.lists(st.tuples(st.binary(min_size=1, max_size=4), st.binary(max_size=30)), max_size=40))
+@given(
+    st.lists(
+        st.tuples(st.binary(min_size=1, max_size=4), st.binary(min_size=1, max_size=30)),
+        max_size=40,
+    )
+)
 def test_records_come_out_by_user_bytes_and_in_the_order_in_which_they_went_in(rows):
     records = [Record(user, text) for user, text in rows]
     with TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:

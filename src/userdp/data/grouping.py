@@ -1,6 +1,6 @@
 """Bring each user's records together in bounded memory, on one machine: DuckDB, out of core.
 
-Texts wait in one plain file (the spool); DuckDB sorts where they lie, by (user bytes, place). Its
+Texts wait in one plain file (the spool); DuckDB sorts their places, by (user bytes, place). Its
 sort of short rows stays within the memory limit at any number of rows; with the texts inside it
 does not (measured with DuckDB 2.0: 400 MB of 1 kB texts fail under a limit of 200 MB).
 """
@@ -14,25 +14,15 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
-import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from userdp.core.errors import FailureError, UseError, kind_of
-from userdp.data.arrow_files import ends_of
 from userdp.data.records import BLOCK, BLOCK_BYTES, bounds_by_size, offsets_of
 
 MEMORY_LIMIT = "1GB"
 _SIZE = re.compile(r"([1-9]\d{0,8}(?:\.\d+)?)\s?([KMGT])(i?)B", re.IGNORECASE)
-_ROWS = pa.schema(
-    [
-        ("user", pa.large_binary()),
-        ("place", pa.int64()),
-        ("start", pa.int64()),
-        ("size", pa.int64()),
-        ("held_out", pa.bool_()),
-    ]
-)
+_ROWS = pa.schema([field for field in BLOCK if field.name != "text"])
+"""What is sorted: of a text its place tells where it lies."""
 _SORT = 'SELECT * FROM records ORDER BY "user", place'
 _FETCH = 2**14
 """Rows for which the spool is mapped at once: mapped pages count as ours (RSS), though the system
@@ -83,21 +73,25 @@ class Grouping:
         size_in_bytes(memory_limit)
         self._memory_limit = memory_limit
         self._rows, self._spill = folder / "rows.arrow", folder / "spill"
-        self._spool, self._sorted = folder / "texts", folder / "sorted.arrow"
+        self._spool, self._offsets = folder / "texts", folder / "offsets"
+        self._sorted = folder / "sorted.arrow"
 
     def add(self, blocks: Iterable[pa.RecordBatch]) -> None:
         """Take in all records of ``blocks``."""
         end = 0
         with (
             self._spool.open("wb", buffering=2**20) as texts,
+            self._offsets.open("wb") as offsets,
             pa.OSFile(str(self._rows), "wb") as file,
             pa.ipc.new_stream(file, _ROWS) as rows,
         ):
+            offsets.write(bytes(8))
             for block in blocks:
-                batch, content = _row_batch(block, end)
-                texts.write(content)
-                rows.write_batch(batch)
-                end += len(content)
+                begins = offsets_of(block["text"])
+                texts.write(memoryview(block["text"].buffers()[2])[begins[0] : begins[-1]])
+                offsets.write((begins[1:] - begins[0] + end).data)
+                rows.write_batch(block.select(_ROWS.names))
+                end += int(begins[-1] - begins[0])
 
     def sort(self) -> None:
         """Sort what was added."""
@@ -127,40 +121,19 @@ class Grouping:
         """All records by (user bytes, place), in blocks."""
         with pa.OSFile(str(self._sorted)) as file:
             for rows in pa.ipc.open_stream(file):
-                with pa.memory_map(str(self._spool)) as spool:
-                    texts = pa.Array.from_buffers(
-                        pa.uint8(), spool.size(), [None, spool.read_buffer()]
-                    )
-                start, size = rows["start"].to_numpy(), rows["size"].to_numpy()
-                for begin, end in bounds_by_size(size, records=RECORDS_AT_ONCE, size=BLOCK_BYTES):
-                    at = slice(begin, end)
+                texts = self._texts()
+                place, offsets = rows["place"].to_numpy(), offsets_of(texts)
+                sizes = offsets[place + 1] - offsets[place]
+                for begin, end in bounds_by_size(sizes, records=RECORDS_AT_ONCE, size=BLOCK_BYTES):
                     own = rows.slice(begin, end - begin)
-                    columns = {
-                        **{name: own[name] for name in ("user", "place", "held_out")},
-                        "text": _values(texts, start[at], size[at]),
-                    }
-                    yield pa.RecordBatch.from_pydict(columns).select(BLOCK.names)
+                    yield own.append_column("text", texts.take(own["place"])).select(BLOCK.names)
 
-
-def _row_batch(block: pa.RecordBatch, end: int) -> tuple[pa.RecordBatch, memoryview]:
-    """The rows to sort, and what the spool gets, of which it holds ``end`` bytes so far."""
-    text = block["text"]
-    offsets = offsets_of(text)
-    begins = pa.array(offsets[:-1] + (end - offsets[0]))
-    columns = [block["user"], block["place"], begins, pa.array(np.diff(offsets)), block["held_out"]]
-    content = memoryview(text.buffers()[2])[int(offsets[0]) : int(offsets[-1])]
-    return pa.RecordBatch.from_arrays(columns, schema=_ROWS), content
-
-
-def _values(
-    texts: pa.Array, starts: NDArray[np.int64], sizes: NDArray[np.int64]
-) -> pa.LargeBinaryArray:
-    """A copy of the bytes from each start on."""
-    flat = pa.LargeListViewArray.from_arrays(pa.array(starts), pa.array(sizes), texts).flatten()
-    values = flat.buffers()[1]
-    content = pa.py_buffer(b"") if values is None else values.slice(flat.offset, len(flat))
-    buffers = [None, pa.py_buffer(ends_of(sizes)), content]
-    return pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(sizes), buffers)
+    def _texts(self) -> pa.LargeBinaryArray:
+        """All texts by place, over a memory map."""
+        with pa.memory_map(str(self._offsets)) as offsets, pa.memory_map(str(self._spool)) as spool:
+            buffers = [None, offsets.read_buffer(), spool.read_buffer()]
+        records = self._offsets.stat().st_size // 8 - 1
+        return pa.LargeBinaryArray.from_buffers(pa.large_binary(), records, buffers)
 
 
 def _explained(error: Exception) -> BaseException:

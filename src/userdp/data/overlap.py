@@ -2,10 +2,10 @@
 
 Two stages, as in Charles et al. 2024, Appendix D, with the counts of their Table 2:
 
-1. Near-duplicates: documents whose word n-grams have a Jaccard similarity of at least 0.8 with those
-   of a private record (Lee et al. 2022, "NearDup", Appendix A). They propose candidates by MinHash,
-   as they compare a corpus with itself; here an index of the private n-grams gives the similarity
-   with each private record exactly.
+1. Near-duplicates: documents whose word n-grams have a Jaccard similarity of at least 0.8 with
+   those of a private record (Lee et al. 2022, "NearDup", Appendix A). They propose candidates by
+   MinHash, as they compare a corpus with itself; here an index of the private n-grams gives the
+   similarity with each private record exactly.
 2. Sites: documents whose URL lies on a listed domain, or is itself listed.
 
 **What is left depends on the private data**, and so does a base model trained on it: the bound that
