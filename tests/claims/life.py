@@ -5,7 +5,6 @@ It knows nothing of `userdp.claims`: prices are numbers that the plans were made
 
 from __future__ import annotations
 
-import json
 import math
 import random
 import shutil
@@ -23,7 +22,6 @@ from tests.training.toy import CONFIG, cycles, private_run, toy_model, toy_store
 from userdp.claims.lineage import Lineage
 from userdp.data.pipeline import append_records
 from userdp.data.user_store import UserStore
-from userdp.plans import Plan
 from userdp.sweeping.request import Choice, TuningMode, build_request, grid
 from userdp.sweeping.runs import run_sweep
 from userdp.training.private_run import make_private
@@ -34,8 +32,6 @@ ADAPTERS = peft.LoraConfig(
     r=2, task_type="CAUSAL_LM", target_modules=["c_attn"], fan_in_fan_out=True
 )
 ASKED = 0.5
-NORMS = 8.0
-"""ε of released gradient norms: with 16 users, a smaller one would say nothing, and is refused."""
 
 
 @dataclass
@@ -130,30 +126,14 @@ class Truth:
         chosen = bool(others) if people.compared else bool(others - model.paid.keys())
         return model.conditional or chosen
 
-    def asked(self, store: str) -> float:
-        """What the answers over a store cost together."""
-        paid = self.people[store].paid.items()
-        return math.fsum(price for name, price in paid if "query" in name)
-
-    def ask(
-        self,
-        query: str,
-        store: str,
-        about: str | None = None,
-        *,
-        by_now: bool = True,
-        price: float = ASKED,
-    ) -> None:
-        """An answer about a model says something of all that the model learned from.
-
-        ``by_now`` where its run was asked, and not its folder of weights alone.
-        """
+    def ask(self, query: str, store: str, about: str | None = None) -> None:
+        """An answer about a model says something of all that the model learned from."""
         people = self.people[store]
-        people.paid[query] = price
+        people.paid[query] = ASKED
         people.conditional |= people.looked  # its price is chosen when it is asked
         if about:
             people.learned |= self.models[about].paid
-            rests = self.conditional(about) if by_now else self.models[about].conditional
+            rests = self.conditional(about)
             people.looked |= rests
             people.conditional |= rests
 
@@ -324,40 +304,6 @@ class Life:
         if status == 0:
             self.truth.ask(self.new("query"), store, run)
 
-    def plan(self, store: str) -> None:
-        """Gradient norms, exact or under DP; a plan from them; and a run of the plan."""
-        base = self.model()
-        if base is None:
-            return
-        norms, file = (self.folder / self.new(kind) for kind in ("norms", "plan"))
-        model = ("--model", self.folder / base / "model")
-        measured = ("users=16", "max_group_size=4")
-        under_dp = self.draw.random() < 0.5
-        if under_dp:
-            measured += ("source=dp-release", f"epsilon={NORMS}")
-        asked = self.truth.asked(store) + NORMS * under_dp
-        budget = ("--budget", 16, "--steps", 6, "--epsilon", 4 + asked, "--population", 100)
-        limits = ("--delta", 1e-5, "--most-noise", 1000)
-        how = [word for one in measured for word in ("--set", f"measure.{one}")]
-        written = ("--norms-out", norms, "--out", file)
-        status, _ = self.tell("plan", self.folder / store, *model, *how, *budget, *limits, *written)
-        priced = self.truth.models[base].epsilon < math.inf
-        assert (status == 0) == (priced or not under_dp)
-        if status != 0:
-            return
-        if under_dp:
-            self.truth.ask(self.new("query"), store, base, by_now=False, price=NORMS)
-        else:
-            self.truth.people[store].looked = True
-        run = self.new("run")
-        options = ("--plan", file, "--out", self.folder / run)
-        self.tell.done("train", self.folder / store, *model, *options)
-        price = Plan.load(file).guarantee().epsilon
-        self.truth.train(run, store, base, clean=True, done=True, price=price)
-        announced = json.loads(file.read_text())["prediction"]["claim"]
-        if self.truth.models[run].epsilon < math.inf:  # its total is what its run claims
-            same(announced, self.truth.models[run].epsilon, self.log)
-
     def sweep(self, store: str) -> None:
         """Two candidates; by exact losses, or one of them by private selection."""
         name, opened = self.new("sweep"), UserStore.open(self.folder / store)
@@ -441,7 +387,7 @@ class Life:
         self.truth.people[name] = replace(people, paid=paid, learned=learned, copied=copied)
 
     STEPS = (
-        "ask", "look", "train", "plan", "stop", "resume", "copy_run", "charge_again",
+        "ask", "look", "train", "stop", "resume", "copy_run", "charge_again",
         "go_on", "stripped", "plain", "evaluate", "sweep", "append", "prepare_again", "copy_store",
         "export", "best_of_three", "loop",
         "adapters", "plain_adapters",

@@ -94,17 +94,6 @@ def tuned(store, base, tmp_path, *, mode="composition", **options):
 
 
 @pytest.mark.slow
-def test_invariant_13_a_sweep_does_not_go_on_from_another_base(store, tmp_path):
-    tell, base = Teller(), tmp_path / "current"
-    shutil.copytree(begin(store, tmp_path / "old") / "model", base)
-    with pytest.raises(KeyboardInterrupt):
-        tuned(store, base, tmp_path, mode="non-private", trials=Trials(crash_before=2))
-    shutil.rmtree(base)
-    shutil.copytree(plain(tell, store, tmp_path / "other"), base)
-    assert tell("tune", store.path, "--out", tmp_path / "sweep", "--resume")[0] == 2
-
-
-@pytest.mark.slow
 def test_no_sweep_begins_from_a_model_of_which_nothing_is_claimed(store, tmp_path):
     base = plain(Teller(), store, tmp_path / "plain")
     with pytest.raises(UseError, match="nothing is claimed of the model"):
