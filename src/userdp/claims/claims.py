@@ -28,7 +28,7 @@ from userdp.claims.words import Claim, priced
 from userdp.core.errors import FailureError, UseError
 from userdp.core.vocabulary import Guarantee, delta_up, require_delta
 from userdp.ledger import History, RunRecord, StoreLedger, journal
-from userdp.ledger.lines import Store
+from userdp.ledger.lines import ReleaseLoss, Store
 from userdp.ledger.parts import Choice, Query, Steps, of_run
 from userdp.ledger.run_folder import LEDGER
 from userdp.ledger.store_history import fold
@@ -76,7 +76,7 @@ def _read(of: Path) -> RunRecord | History:
     path = of / LEDGER if of.is_dir() else of
     read = journal.read(path)
     if read.lines and not isinstance(read.lines[0], Store):
-        return RunRecord.of(path, read)
+        return RunRecord.of_lines(path, read)
     return fold(read.lines, path)  # of a ledger that stores share: no store is named
 
 
@@ -92,7 +92,7 @@ def run_claim(run: RunRecord, delta: float | None = None) -> Claim:
             name=f"loss on {line.split[:_LONGEST]}",
             pure_epsilon=line.epsilon,
         )
-        for at, line in enumerate(run.releases)
+        for at, line in enumerate(run.of(ReleaseLoss))
     )
     return Claim(
         guarantee=lineage.guarantee(delta=delta),

@@ -28,17 +28,15 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from userdp.core import files
 from userdp.core.codec import decode
 from userdp.core.errors import UseError, in_short
-from userdp.ledger.lines import Line
 
 DIVERGED = "diverged"
 """The kind of the operator's line of a run whose released model computes NaN or infinities."""
 
-L = TypeVar("L", bound=Line)
 LEDGER = "ledger.jsonl"
 """The name of the ledger in a run's folder, and in a store's."""
 

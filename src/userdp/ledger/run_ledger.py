@@ -74,10 +74,10 @@ class RunRecord:
         """The same; None where there is no ledger, or one without a line."""
         ledger = path / LEDGER if path.is_dir() else path
         read = journal.read(ledger)
-        return cls.of(ledger, read) if read.lines else None
+        return cls.of_lines(ledger, read) if read.lines else None
 
     @classmethod
-    def of(cls, ledger: Path, read: journal.Read) -> RunRecord:
+    def of_lines(cls, ledger: Path, read: journal.Read) -> RunRecord:
         """The record of lines that were read; `UseError` where they are those of a store."""
         begin, *rest = read.lines
         if not isinstance(begin, Begin):
@@ -117,7 +117,7 @@ class RunRecord:
     @cached_property
     def finish(self) -> Finish | None:
         """The line that notes the run's end, if it ended as planned."""
-        return next(iter(self._of(Finish)), None)
+        return next(iter(self.of(Finish)), None)
 
     @cached_property
     def attempts(self) -> int:
@@ -130,15 +130,10 @@ class RunRecord:
                 attempts = max(attempts, line.attempts)
         return attempts
 
-    @cached_property
-    def steps(self) -> tuple[Attempt, ...]:
-        """The charged steps of which this ledger tells."""
-        return tuple(self._of(Attempt))
-
-    @cached_property
-    def openings(self) -> tuple[Open, ...]:
+    @property
+    def openings(self) -> list[Open]:
         """Oldest first."""
-        return tuple(self._of(Open))
+        return self.of(Open)
 
     @property
     def charges(self) -> list[str]:
@@ -153,23 +148,18 @@ class RunRecord:
     @property
     def samplers(self) -> tuple[NoiseSampler, ...]:
         """What drew the noise of the attempted steps, each once."""
-        named = {line.step.noise_sampler for line in self.steps}
+        named = {line.step.noise_sampler for line in self.of(Attempt)}
         return tuple(sampler for sampler in NoiseSampler if sampler in named)
-
-    @property
-    def releases(self) -> tuple[ReleaseLoss, ...]:
-        """Losses that were released under DP after its end, oldest first."""
-        return tuple(self._of(ReleaseLoss))
 
     @property
     def chosen(self) -> Chosen | None:
         """What was found last of the runs that it may have been chosen among."""
-        return next(reversed([*self._of(Chosen), *(self.found or ())]), None)
+        return next(reversed([*self.of(Chosen), *(self.found or ())]), None)
 
     @property
     def without_model(self) -> UseError:
         """The refusal of what needs a model, where the run has released none."""
-        if self.settled:
+        if self.of(Settle):
             return UseError(
                 f"the run at {self.folder.path} was settled before its end: it has no model to "
                 "release",
@@ -181,12 +171,8 @@ class RunRecord:
             "private.save()",
         )
 
-    @property
-    def settled(self) -> bool:
-        """Whether it was settled before its end."""
-        return bool(self._of(Settle))
-
-    def _of(self, kind: type[L]) -> list[L]:
+    def of(self, kind: type[L]) -> list[L]:
+        """The lines of a kind after the first, oldest first."""
         return [line for line in self.rest if isinstance(line, kind)]
 
 
@@ -218,7 +204,7 @@ class RunLedger:
         record = RunRecord.read(path)
         self.path, self.plan, self.attempts = path, record.plan, record.attempts
         self.charge = record.last_charge
-        steps = record.steps
+        steps = record.of(Attempt)
         self.last_clip_norm: float | None = steps[-1].step.l2_clip_norm if steps else None
         self._counter: Counter | None = None
         self._tail: journal.Tail | None = None
@@ -374,7 +360,7 @@ def end_early(folder: RunFolder) -> tuple[Path, Settle]:
             steps, why = min(counter.attempts, plan.steps), why_whole(history, charge)
             ended = Settle(run_id=charge, steps=steps, early=True, whole=why or "")
             ended = ledger.append(ended).settled[charge]
-        if not run.settled:
+        if not run.of(Settle):
             in_run = replace(ended, whole="")
             journal.append(folder.ledger, lambda _: [in_run])
     return store, ended

@@ -461,7 +461,7 @@ def facts(record: RunRecord, claimed: Claim) -> Facts:
             if isinstance(value := settings.get(key), str | int | float)
         },
         ledger_digest=record.digest,
-        released=record.releases,
+        released=tuple(record.of(ReleaseLoss)),
         base=BaseModel(**{name: value for name, value in base.items() if name in known}),
         owners=visible(of_store.get("owners") or "")[:_LONGEST],
         user_is=visible(of_store.get("user_is") or "")[:_LONGEST],
