@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
-from typing import Any
 from unittest import mock
 
 import pytest
@@ -15,62 +14,45 @@ from tests.gradients.tiny import ragged, tiny
 from tests.memory import ERRORS, Memory, MemoryLoss
 from tests.speed import fast_then_slow
 from userdp.core.errors import FailureError
-from userdp.gradients import ClippedSum, Units, causal_lm_loss, get_engine
+from userdp.gradients import ClippedSum, Units, causal_lm_loss, clipped_sum, get_engine
 from userdp.gradients.engines import ENGINES
 from userdp.gradients.engines import engine as of_engines
 from userdp.gradients.engines.engine import _room
 from userdp.gradients.engines.task import Task
-from userdp.gradients.model_randomness import known_randomness, secret_randomness
+from userdp.gradients.model_randomness import known_randomness
 
-ROWS = [3, 1, 2, 2, 1]
+UNITS = Units.from_rows(ragged([3, 1, 2, 2, 1]))
 MICRO_BATCH = 4
 
 
-@pytest.fixture
-def model() -> nn.Module:
-    return tiny("gpt2-tied")
-
-
-@pytest.fixture
-def units() -> Units:
-    return Units.from_rows(ragged(ROWS))
-
-
 class Computed:
-    """Sums of an engine over some units, whose questions about model and loss were asked before."""
+    """Sums of an engine, whose questions about model and loss were asked before.
 
-    def __init__(self, name: str, model: nn.Module, units: Units) -> None:
-        self.memory = Memory()
-        self._name, self._model, self._units = name, model, units
-        self._loss = MemoryLoss(self.memory)
+    Under states of generators that are known, in place of the operating system's.
+    """
+
+    def __init__(self, name: str, *, dropout: float = 0.0) -> None:
+        self.memory, self.model = Memory(), tiny(dropout=dropout)
+        self._name, self._loss = name, MemoryLoss(self.memory)
         self.sum()
         self.sum()
         self.passes = len(self.memory.rows)
 
     def sum(self, micro_batch: int = MICRO_BATCH) -> ClippedSum:
-        engine = get_engine(self._name)
-        with secret_randomness("the order of the units"):
-            return self._of(engine, micro_batch)
-
-    def under_known_masks(self, micro_batch: int = MICRO_BATCH) -> ClippedSum:
-        """In place of states of the operating system's."""
-        masks = partial(known_randomness, "masks")
-        with mock.patch.object(of_engines, "secret_randomness", masks):
-            return self._of(ENGINES[self._name], micro_batch)
-
-    def _of(self, engine: Any, micro_batch: int) -> ClippedSum:
         self.memory.rows.clear()
         limits = {"l2_clip_norm": 0.7, "micro_batch": micro_batch}
-        return engine(self._model, self._loss, self._units, **limits)
+        masks = partial(known_randomness, "masks")
+        with mock.patch.object(of_engines, "secret_randomness", masks):
+            return get_engine(self._name)(self.model, self._loss, UNITS, **limits)
 
     @property
     def room(self) -> int | None:
-        return _room.of(self._model, self._loss).get("rows")
+        return _room.of(self.model, self._loss).get("rows")
 
     def enough(self) -> None:
         """Memory has room again, and what was learned is forgotten."""
         self.memory.at, self.memory.most = None, 1 << 30
-        _room.of(self._model, self._loss).clear()
+        _room.of(self.model, self._loss).clear()
 
 
 def same_bits(one: ClippedSum, other: ClippedSum) -> bool:
@@ -81,11 +63,11 @@ def same_bits(one: ClippedSum, other: ClippedSum) -> bool:
 
 @pytest.mark.parametrize("name", ENGINES)
 def test_invariant_9_memory_that_runs_out_in_any_pass_leaves_the_sum_of_half_as_large_passes(
-    name, model, units
+    name,
 ):
     """Bit for bit: nothing of the attempt that failed is in it, and nobody is left out."""
-    computed = Computed(name, model, units)
-    exact = get_engine("reference")(model, causal_lm_loss, units, l2_clip_norm=0.7)
+    computed = Computed(name)
+    exact = clipped_sum(computed.model, causal_lm_loss, UNITS, l2_clip_norm=0.7)
     for at in range(computed.passes):
         computed.memory.at = at
         found, half = computed.sum(), computed.room
@@ -99,8 +81,8 @@ def test_invariant_9_memory_that_runs_out_in_any_pass_leaves_the_sum_of_half_as_
 
 
 @pytest.mark.parametrize("error", fast_then_slow(ERRORS))
-def test_passes_are_halved_until_they_fit_and_stay_as_small(error, model, units):
-    computed = Computed("auto", model, units)
+def test_passes_are_halved_until_they_fit_and_stay_as_small(error):
+    computed = Computed("auto")
     computed.memory.most, computed.memory.error = 1, ERRORS[error]
     first = computed.sum()
     assert first.halvings == 2
@@ -128,32 +110,32 @@ class Interrupted:
 
 
 @pytest.mark.parametrize("name", ENGINES)
-def test_invariant_3_what_an_attempt_that_failed_left_is_put_back(name, model, units):
+def test_invariant_3_what_an_attempt_that_failed_left_is_put_back(name):
     """A number of somebody's rows would scale the gradients of everybody in the next."""
     loss = Interrupted()
-    engine = get_engine(name)
-    engine(model, loss, units, l2_clip_norm=0.7, micro_batch=MICRO_BATCH)
+    summed = partial(get_engine(name), tiny(), loss, UNITS, l2_clip_norm=0.7, micro_batch=4)
+    summed()
     loss.fails = iter([True])
-    assert engine(model, loss, units, l2_clip_norm=0.7, micro_batch=MICRO_BATCH).halvings == 1
+    assert summed().halvings == 1
     assert loss.held == 1.0
 
 
-def test_invariant_14_masks_of_a_halved_pass_are_those_of_smaller_passes(units: Units) -> None:
+def test_invariant_14_masks_of_a_halved_pass_are_those_of_smaller_passes() -> None:
     """Neither masks of the attempt that failed, nor any that hang on how far it came."""
-    computed = Computed("auto", tiny(dropout=0.1), units)
+    computed = Computed("auto", dropout=0.1)
     for at in (0, computed.passes - 1):
         computed.memory.at = at
-        found, half = computed.under_known_masks(), computed.room
+        found, half = computed.sum(), computed.room
         assert found.halvings == 1
         assert half is not None
         computed.enough()
-        assert same_bits(found, computed.under_known_masks(half))
-        assert not same_bits(found, computed.under_known_masks())  # of another size, other masks
+        assert same_bits(found, computed.sum(half))
+        assert not same_bits(found, computed.sum())  # of another size, other masks
 
 
 @pytest.mark.parametrize("name", ENGINES)
-def test_a_pass_of_one_row_that_does_not_fit_is_told_with_the_way_out(name, model, units):
-    computed = Computed(name, model, units)
+def test_a_pass_of_one_row_that_does_not_fit_is_told_with_the_way_out(name):
+    computed = Computed(name)
     computed.memory.most = 0
     with pytest.raises(FailureError, match="memory ran out in a pass over one example") as error:
         computed.sum()
@@ -178,9 +160,9 @@ def goes_on_where_it_failed(patch: pytest.MonkeyPatch) -> None:
 
 
 def test_invariant_9_twin_a_sum_that_keeps_a_part_of_the_attempt_is_caught(
-    model, units, monkeypatch
+    monkeypatch,
 ):
-    computed = Computed("auto", model, units)
+    computed = Computed("auto")
     exact = computed.sum(MICRO_BATCH // 2)
     computed.memory.at = computed.passes - 1
     goes_on_where_it_failed(monkeypatch)
