@@ -73,11 +73,11 @@ def error(model: nn.Module, form: Form | None = None) -> float:
 
 
 def above(length: int) -> Tensor:
-    return torch.ones(length, length).triu(1).bool()
+    return added(length).isinf()
 
 
 def added(length: int) -> Tensor:
-    return torch.zeros(length, length).masked_fill(above(length), -torch.inf).double()
+    return nn.Transformer.generate_square_subsequent_mask(length).double()
 
 
 class Attends(nn.Module):

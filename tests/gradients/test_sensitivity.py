@@ -28,11 +28,11 @@ from tests.gradients.batches import counted_reference
 from tests.gradients.campaign.accidents import Mining
 from tests.gradients.campaign.families import VOCABULARY, build
 from tests.gradients.tiny import (
+    Logits,
     Rows,
     Small,
     Table,
     largest_move,
-    own_tokens,
     ragged,
     table_loss,
     tiny,
@@ -85,12 +85,12 @@ class Hazard:
         return most
 
 
-def interpolated(model: Any, tokens: Tensor, vectors: Tensor) -> Tensor:
+def interpolated(model: Any, tokens: Tensor, vectors: Tensor) -> Logits:
     """Squeezes positions into those it was made for, by the width of the pass (Chen 2023)."""
     width = tokens.shape[1]
     places = torch.arange(width, dtype=torch.float32) * min(1.0, 16 / width)
     angles = places[:, None] * torch.exp(-torch.arange(16) / 4.0)
-    return model.out(torch.tanh(vectors + torch.cat([angles.sin(), angles.cos()], 1)))
+    return Logits(model.out(torch.tanh(vectors + torch.cat([angles.sin(), angles.cos()], 1))))
 
 
 def long_row() -> Iterator[Setup]:
@@ -102,7 +102,7 @@ def long_row() -> Iterator[Setup]:
         ragged([1], seed=place, shortest=length, longest=length, vocabulary=50)[0]
         for place, length in enumerate([60, *[14, 12] * 6])
     ]
-    yield Setup(model, own_tokens, cohort, 0.1, (0,))
+    yield Setup(model, causal_lm_loss, cohort, 0.1, (0,))
 
 
 def grown_weights() -> Iterator[Setup]:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from tests.gradients import sharded_jobs as jobs
 from tests.gradients.campaign.measure import prepared
-from tests.gradients.tiny import Small, length
+from tests.gradients.tiny import Small, length, row_sums
 from tests.training.processes import run_world
 from userdp.core.errors import FailureError, UseError
 from userdp.gradients import ClippedSum, Loss, Units, causal_lm_loss
@@ -148,25 +148,20 @@ def near_the_end(model: Any, tokens: Tensor, vectors: Tensor) -> Tensor:
     return found
 
 
-def all_outputs(model: nn.Module, input_ids: Tensor, lengths: Tensor) -> Tensor:
-    counted = torch.arange(input_ids.shape[1]) < lengths[:, None]
-    return (model(input_ids).sum(2) * counted).sum(1)
-
-
 def test_invariant_3_factors_push_nothing_over_the_end_of_float32(monkeypatch):
     """Broken twin: the second way through the graph begins at the factors times the losses."""
     model, units = (
         Small(near_the_end, linear=lambda: nn.Linear(6, 6)),
         Units.from_rows([[[1, 2, 3, 4]]]),
     )
-    all_outputs(model, units.input_ids, units.lengths).sum().backward()
+    row_sums(model, units.input_ids, units.lengths).sum().backward()
     norm = float(torch.cat([p.grad.flatten() for p in model.parameters()]).norm())
     model.zero_grad(set_to_none=True)
 
     def longest() -> float:
         """The most that the unit is long in the sum, in C, at clip norms that move its factor."""
         clips = [part * 2.0**-34 * norm for part in np.linspace(0.5, 4, 15)]
-        return max(length(summed(model, units, all_outputs, clip)) / clip for clip in clips)
+        return max(length(summed(model, units, row_sums, clip)) / clip for clip in clips)
 
     assert 0.99 < longest() <= 1
     honest = NormTape.add_to

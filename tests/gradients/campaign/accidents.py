@@ -189,24 +189,6 @@ def follows_the_last_pass(model: nn.Module, input_ids: Tensor, lengths: Tensor) 
     return losses * (1 + before)
 
 
-TEACHER = families.build("gpt2", seed=8, pad_token_id=None).eval()
-
-
-def distilled(model: nn.Module, input_ids: Tensor, lengths: Tensor) -> Tensor:
-    """Each row's mean divergence from a frozen model."""
-    real = torch.arange(input_ids.shape[1]) < lengths[:, None]
-    inputs = {
-        "input_ids": torch.where(real, input_ids, 0),
-        "position_ids": torch.arange(input_ids.shape[1]).expand_as(input_ids),
-        "use_cache": False,
-    }
-    with torch.no_grad():
-        wanted = TEACHER(**inputs).logits.log_softmax(-1)
-    found = model(**inputs).logits.log_softmax(-1)
-    apart = (wanted.exp() * (wanted - found)).sum(2)
-    return (apart * real).sum(1) / lengths.clamp(min=1)
-
-
 @torch.jit.script
 def words(ids: Tensor) -> int:
     return int((ids > 5).sum())
@@ -256,14 +238,6 @@ class Around(nn.Module):
         return self.inner(hidden, *args, **options)
 
 
-class Counts(Around):
-    calls = 0
-
-    def forward(self, hidden: Tensor, *args: Any, **options: Any) -> Any:
-        self.calls += 1
-        return super().forward(hidden, *args, **options)
-
-
 class RunningMean(Around):
     """Takes off a running mean of earlier passes, which ``holder`` of this layer has."""
 
@@ -301,18 +275,6 @@ class Skips(Around):
     def forward(self, hidden: Tensor, *args: Any, **options: Any) -> Any:
         if self.training and random.random() < 0.3:
             return hidden
-        return super().forward(hidden, *args, **options)
-
-
-class Normalised(Around):
-    """BatchNorm over rows and places."""
-
-    def __init__(self, inner: nn.Module) -> None:
-        super().__init__(inner)
-        self.norm = nn.BatchNorm1d(16)
-
-    def forward(self, hidden: Tensor, *args: Any, **options: Any) -> Any:
-        hidden = self.norm(hidden.transpose(1, 2)).transpose(1, 2)
         return super().forward(hidden, *args, **options)
 
 
@@ -393,7 +355,6 @@ ACCIDENTS: dict[str, Accident] = {
         says="seeds a random number generator",
     ),
     "a mask cached by lru_cache": Accident(loss=lambda: cached, allowed=TOGETHER),
-    "a teacher in a global": Accident(loss=lambda: distilled, allowed=TOGETHER),
     "a number of the last pass in a cache": Accident(
         loss=lambda: follows_the_last_pass, allowed=REFUSED, says="keeps a state"
     ),
@@ -406,7 +367,6 @@ ACCIDENTS: dict[str, Accident] = {
         loss=lambda: over_processes, allowed=REFUSED, says="asks other processes"
     ),
     "LLM.int8": Accident(model=eight_bits, allowed=REFUSED, says="Linear8bitLt"),
-    "a module that counts its calls": Accident(model=lambda: wrapped(Counts), allowed=TOGETHER),
     "a running mean of the loss": Accident(loss=RunningLoss, allowed=ALONE),
     "a running mean in an attribute": Accident(model=lambda: wrapped(RunningMean), allowed=ALONE),
     "a running mean in a buffer": Accident(
@@ -419,7 +379,6 @@ ACCIDENTS: dict[str, Accident] = {
         model=lambda: wrapped(partial(RunningMean, holder=lambda layer: LAST)), allowed=ALONE
     ),
     "dynamic rotary embeddings": Accident(model=dynamic_rope, allowed=TOGETHER),
-    "BatchNorm": Accident(model=lambda: wrapped(Normalised), allowed=REFUSED),
     "an embedding with max_norm": Accident(model=renormalised, allowed=REFUSED, says="max_norm"),
     "checkpointing": Accident(model=lambda: checkpointed(reentrant=False), allowed=ANY),
     "reentrant checkpointing": Accident(
