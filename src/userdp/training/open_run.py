@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -44,7 +44,7 @@ from userdp.data.user_store import UserStore
 from userdp.gradients import Loss, causal_lm_loss
 from userdp.ledger import RunFolder, RunLedger, RunRecord, StoreLedger
 from userdp.ledger.admission import require_last
-from userdp.ledger.lines import Begin, Charge, Finish, Open, Release, Settle, Trial
+from userdp.ledger.lines import Begin, Charge, Finish, Open, Release, Settle, StoreLine, Trial
 from userdp.ledger.parts import Part, Unclaimed, of_run
 from userdp.ledger.run_folder import Resume, train_toml
 from userdp.ledger.run_ledger import is_finished
@@ -249,7 +249,7 @@ class OpenRun:
                 )
             )
             try:
-                self.charge_plan(self.store.append, history, charge)
+                self.store.append(*self.charges_of_plan(history, charge))
             except UseError:  # nothing was charged: the folder becomes what it was before
                 if record is not None:
                     self._keep(kept)
@@ -310,33 +310,33 @@ class OpenRun:
             return None
         return payer_of(history, of_run(self.run_id, self.plan))
 
-    def charge_plan(self, append: Callable[..., object], history: History, charge: str) -> None:
-        """Charge the whole plan, unless that was done; `UseError` if the store refuses it.
+    def charges_of_plan(self, history: History, charge: str) -> tuple[StoreLine, ...]:
+        """The line that charges the whole plan; none where that was done.
 
         Args:
-            append: `StoreLedger.append`, or what a dry run has in its place.
             history: of the store's ledger.
             charge: the id of the charge.
         """
-        of, plan = self.of, self.plan
+        of = self.of
         assert of.base is not None
         base = of.base.plain
-        if of.slot is not None and plan is not None:
-            append(Trial(run_id=charge, slot=of.slot, constants=self.constants, base=base))
-        elif charge not in history.charges:
-            # Whoever knows the seed can undo the noise: such a run counts as one without privacy.
-            priced = None if of.options.unsafe_seeds else plan
-            append(
-                Charge(
-                    pays_for=of_run(charge, priced),
-                    again=None if charge == self.run_id else self.run_id,
-                    base=base,
-                    constants=self.constants,
-                    logged=of.options.exact_log,
-                    steered=self.steered,
-                    state=self.people.meta.state.id,
-                )
-            )
+        if of.slot is not None and self.plan is not None:
+            trial = Trial(run_id=charge, slot=of.slot, constants=self.constants, base=base)
+            return (trial,)
+        if charge in history.charges:
+            return ()
+        # Whoever knows the seed can undo the noise: such a run counts as one without privacy.
+        priced = None if of.options.unsafe_seeds else self.plan
+        line = Charge(
+            pays_for=of_run(charge, priced),
+            again=None if charge == self.run_id else self.run_id,
+            base=base,
+            constants=self.constants,
+            logged=of.options.exact_log,
+            steered=self.steered,
+            state=self.people.meta.state.id,
+        )
+        return (line,)
 
     def _keep(self, resume: Resume) -> None:
         """Write what the run needs to be resumed."""

@@ -42,7 +42,6 @@ from userdp.gradients.model_randomness import secret_randomness
 from userdp.gradients.shards import sharded_parts
 from userdp.ledger import StoreLedger
 from userdp.ledger.admission import follow
-from userdp.ledger.lines import StoreLine
 from userdp.plans import Plan
 from userdp.training.open_run import OpenRun, Training
 from userdp.training.step_mechanism import StepMechanism, device_of
@@ -235,17 +234,11 @@ def dry_run_of(of: Training, mechanism: StepMechanism) -> DryRun:
         raise UseError("a dry run is of a run that begins", hint="leave out --resume")
     require_intact(of.store)
     opening = OpenRun(of)
-    history = after = StoreLedger(of.store.path).history()
+    history = StoreLedger(of.store.path).history()
+    after = follow(history, opening.charges_of_plan(history, opening.run_id))
     at = history.fixed_at(opening.constants)
     told = [one.in_words for one in of.base.conditions] if of.base else []
     claim = {**foreseen(history, plan, base=of.base, at=at), "conditions": told}
-
-    def counted(*lines: StoreLine) -> None:
-        """Count a charge and refuse it as ever, and write nothing."""
-        nonlocal after
-        after = follow(history, lines)
-
-    opening.charge_plan(counted, history, opening.run_id)
     seconds = _seconds_per_step(of, mechanism)
     return DryRun(
         noise_multiplier=plan.noise.multiplier,

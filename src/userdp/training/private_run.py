@@ -268,9 +268,7 @@ class PrivateRun:
             "base_model": base_facts(of.model, weights=first),
             **of.facts,
         }
-        began: dict[str, str | None] = {"weights": first}
-        if first is not None and of.train is None:  # else train.toml says it
-            began |= began_with(of.model, self._weights.opened)
+        began = {"weights": first, **began_with(of.model, self._weights.opened)}
         return replace(of, identity=self._identity, facts=facts, base=base, began=began)
 
     @property
