@@ -20,7 +20,6 @@ from tests.training.processes import start
 from tests.training.toy import CONFIG, attempts, lines, sgd, take, weights
 from userdp.claims import claim
 from userdp.claims.weights import digest_of
-from userdp.core import files
 from userdp.core.errors import FailureError, Interrupted, UseError
 from userdp.core.interrupts import are_held
 from userdp.core.stages import NoProgress
@@ -158,17 +157,6 @@ def test_a_kill_before_the_store_was_told_of_the_end_is_mended_by_resuming(
         train(store, PLAN, CONFIG, out=folder.path, resume=True)
     assert StoreLedger(store.path).history().lines == history.lines
     assert claim(store.path).complete
-
-
-def test_a_run_that_cannot_begin_leaves_no_folder(store, tmp_path, monkeypatch):
-    def full(*arguments, **options):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(files, "write_json", full)
-    with pytest.raises(OSError, match="No space"):
-        train(store, PLAN, CONFIG, out=tmp_path / "run")
-    assert not (tmp_path / "run").exists()
-    assert StoreLedger(store.path).charges() == []
 
 
 SIX = uls_plan(steps=6)

@@ -98,7 +98,6 @@ def test_invariant_5_noise_has_the_plans_variance_for_every_number_of_processes(
         [
             ("noise on every process", False, "variance"),
             ("each its own", False, "different noise"),
-            ("off the grid", False, "off its grid"),
             ("one seed for all shards", True, "used twice"),
         ]
     ),

@@ -7,7 +7,6 @@ import pytest
 import userdp
 from tests.plans import uls_plan
 from tests.training.toy import CONFIG, run_all, sgd, toy_model
-from userdp.cli.app import run as command
 from userdp.core.errors import FailureError, UseError
 from userdp.training import preflight
 
@@ -63,15 +62,13 @@ def test_memory_that_runs_out_is_told_and_the_model_stays_as_it_was(store, dried
     assert not hasattr(model.transformer, "noted")
 
 
-def test_the_command_line_has_it_too(store, tmp_path, capsys):
-    PLAN.save(tmp_path / "plan.json")
-    before = bytes_under(tmp_path)
-    options = ["--plan", str(tmp_path / "plan.json"), "--out", str(tmp_path / "run"), "--dry-run"]
-    options += ["--model", "new", "--set", "learning.width=16", "--set", "learning.heads=2"]
-    assert command(["train", str(store.path), *options, "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
+def test_the_trainer_has_it_too_and_a_run_without_privacy_has_none(store, tmp_path):
+    how, before = (
+        {"out": tmp_path / "run", "config": CONFIG, "dry_run": True},
+        bytes_under(tmp_path),
+    )
+    told = json.loads(json.dumps(userdp.train(store, PLAN, **how).to_dict()))
     assert told["claim"]["epsilon"] == told["store"]["epsilon"]
-    plain = userdp.PlainPlan(steps=1, batch_size=2)
     with pytest.raises(UseError, match="no claim"):
-        userdp.train(store, plan=plain, out=tmp_path / "run", config=CONFIG, dry_run=True)
+        userdp.train(store, userdp.PlainPlan(steps=1, batch_size=2), **how)
     assert bytes_under(tmp_path) == before

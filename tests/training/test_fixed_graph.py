@@ -9,14 +9,10 @@ from torch import nn
 
 from tests.data.corpora import ListSource
 from tests.plans import els_plan, uls_plan
-from tests.training.toy import private_run, sgd
-from tests.words import write_tokenizer
+from tests.training.toy import private_run, sgd, store_of
 from userdp.core.errors import UseError
-from userdp.data.pipeline import prepare_store
 from userdp.data.records import Record
 from userdp.data.splits import SplitRule
-from userdp.data.tokenize import StoreTokenizer
-from userdp.data.user_store import UserStore
 from userdp.gradients import get_engine
 from userdp.training import step_mechanism as steps_module
 from userdp.training.private_run import make_private
@@ -28,16 +24,12 @@ TEXTS = [f"w{n} w2 w3" for n in range(len(GRAPH))]
 
 
 def greedy(folder, texts=TEXTS, *, held_out=0.0, **options):
-    folder.mkdir()
     records = tuple(
         Record(owners[0].encode(), text.encode(), owners=tuple(o.encode() for o in owners))
         for n, (owners, text) in enumerate(zip(GRAPH, texts, strict=True))
     )
-    tokenizer = StoreTokenizer.load(write_tokenizer(folder / "tokenizer.json"))
-    options |= {"seq_len": 8, "held_out_users": 0, "held_out_examples": held_out}
-    options |= {"tokenizer": tokenizer, "records_per_user": K}
-    prepare_store(ListSource(records, several_owners=True), folder / "store", **options)
-    return UserStore.open(folder / "store", fixed_graph=True)
+    options |= {"records_per_user": K, "held_out_users": 0, "held_out_examples": held_out}
+    return store_of(folder, ListSource(records, several_owners=True), **options)
 
 
 def graph_plan(**changes):

@@ -7,13 +7,11 @@ import pytest
 
 from tests.data.corpora import ListSource
 from tests.plans import els_plan, uls_plan
-from tests.words import WORDS, write_tokenizer
+from tests.training.toy import store_of
+from tests.words import WORDS
 from userdp.core.errors import UseError
-from userdp.data.pipeline import prepare_store
 from userdp.data.records import TARGET, Record
 from userdp.data.splits import Split
-from userdp.data.tokenize import StoreTokenizer
-from userdp.data.user_store import UserStore
 from userdp.gradients import causal_lm_loss, get_engine
 from userdp.training import step_mechanism as steps_module
 from userdp.training.store_losses import rows_of
@@ -31,11 +29,8 @@ def store(tmp_path):
     draw = random.Random(0)
     users = [f"user{user:02d}".encode() for user in range(12) for _ in range(draw.randint(1, 4))]
     records = tuple(chat(draw, user) for user in users)
-    tokenizer = StoreTokenizer.load(write_tokenizer(tmp_path / "tokenizer.json"))
-    how = {"seq_len": 8, "held_out_users": 0.2, "held_out_examples": 0}
     source = ListSource(records, loss_mask=True)
-    prepare_store(source, tmp_path / "store", tokenizer=tokenizer, **how)
-    return UserStore.open(tmp_path / "store")
+    return store_of(tmp_path, source, held_out_users=0.2, held_out_examples=0)
 
 
 EVERYBODY = [

@@ -18,14 +18,7 @@ from userdp.training.optimizers import AdamBC, RateFollower, build_optimizer
 STEPS, SIZE, CLIP = 60, 400, 0.1
 
 
-def follow(
-    *,
-    rate: float,
-    noise: float = 0.0,
-    curvature: float = 1.0,
-    clip: float = CLIP,
-    factor: float = 1.0,
-) -> list[float]:
+def follow(*, rate: float, noise: float = 0.0, factor: float = 1.0) -> list[float]:
     """The factors of a run down a bowl whose gradients have at most the length of the clip norm.
 
     ``factor`` multiplies loss, clip and noise alike.
@@ -36,11 +29,11 @@ def follow(
     optimizer = build_optimizer(model, TrainConfig(learning_rate=rate))
     follower, factors = RateFollower(optimizer), []
     for _ in range(STEPS):
-        grad = curvature * (model.weight.detach() - 1.0)
-        grad *= min(1.0, clip / float(grad.norm()))
-        grad += noise * clip * torch.randn(grad.shape, generator=draws)
+        grad = model.weight.detach() - 1.0
+        grad *= min(1.0, CLIP / float(grad.norm()))
+        grad += noise * CLIP * torch.randn(grad.shape, generator=draws)
         model.weight.grad = grad * factor
-        noise_std, l2_norm = noise * clip * factor, clip * factor
+        noise_std, l2_norm = noise * CLIP * factor, CLIP * factor
         factors.append(follower.factor(noise_std=noise_std, l2_norm=l2_norm))
         for group in optimizer.param_groups:
             group["lr"] = rate * factors[-1]

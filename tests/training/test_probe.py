@@ -171,20 +171,3 @@ def test_who_is_measured_is_drawn_by_a_coin_of_each(charged, monkeypatch) -> Non
     people = len(UserStore.open(charged / "store").split(Split.TRAIN).counts)
     assert abs(np.mean(seen) - people / 2) < 4 * np.sqrt(people / 4 / 12)
     assert len(set(seen)) > 1
-
-
-@pytest.mark.parametrize(
-    ("measured", "says"),
-    [
-        (RELEASE, "needs a population and an epsilon"),
-        ((*RELEASE, "epsilon=1", "seed=3"), "no seed"),
-        ((*RELEASE, "epsilon=-1"), "epsilon"),
-        (("source=public", "epsilon=1"), "other sources take none"),
-        (("source=nobody",), "measure.source must be one of"),
-    ],
-)
-def test_bad_releases_charge_nobody(charged, tmp_path, plan, measured, says) -> None:
-    status, told = plan(charged, *measured)
-    assert (status, says in told) == (2, True)
-    assert StoreLedger(charged / "store").charges() == []
-    assert not (tmp_path / "norms.json").exists()

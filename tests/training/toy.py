@@ -6,6 +6,7 @@ import json
 import random
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import torch
 import transformers
@@ -15,6 +16,7 @@ from tests.data.corpora import ListSource, interleaved
 from tests.plans import uls_plan
 from tests.words import WORDS, write_tokenizer
 from userdp.data.pipeline import prepare_store
+from userdp.data.sources.source import Source
 from userdp.data.tokenize import StoreTokenizer
 from userdp.data.user_store import UserStore
 from userdp.gradients import trainable_parameters
@@ -46,16 +48,16 @@ def toy_store(
     folder: Path, texts: dict[bytes, list[str]] | None = None, *, held_out: float = 0.2
 ) -> UserStore:
     """The store of ``texts``, in ``folder/store``."""
+    source = ListSource(interleaved(cycles(40) if texts is None else texts))
+    return store_of(folder, source, held_out_users=held_out, held_out_examples=held_out)
+
+
+def store_of(folder: Path, source: Source, **options: Any) -> UserStore:
+    """The store of a source in the toy's words, in ``folder/store``."""
     folder.mkdir(exist_ok=True)
-    prepare_store(
-        ListSource(interleaved(cycles(40) if texts is None else texts)),
-        folder / "store",
-        tokenizer=StoreTokenizer.load(write_tokenizer(folder / "tokenizer.json")),
-        seq_len=8,
-        held_out_users=held_out,
-        held_out_examples=held_out,
-    )
-    return UserStore.open(folder / "store")
+    tokenizer = StoreTokenizer.load(write_tokenizer(folder / "tokenizer.json"))
+    prepare_store(source, folder / "store", tokenizer=tokenizer, seq_len=8, **options)
+    return UserStore.open(folder / "store", fixed_graph="records_per_user" in options)
 
 
 def toy_model(store: UserStore) -> nn.Module:
