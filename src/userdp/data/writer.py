@@ -149,10 +149,12 @@ class StoreWriter:
         old: UserStore | None = None,
     ) -> None:
         self.folder, self.meta, self.tokenizer = folder, meta, tokenizer
-        self._old_ids = [] if old is None else old.user_ids()
-        self._old, self._next = old, 0  # the first row of the old store that is not taken over
-        self._first = {s: ends_of(numbers(old.table[s])) for s in Split} if old else {}
-        self._tables = [pa.RecordBatch.from_pylist([], USERS)]  # the users' rows
+        self._old = pa.RecordBatch.from_pylist([], USERS) if old is None else old.table
+        self._old_examples = {} if old is None else old.examples
+        self._old_ids = self._old["id"].to_pylist()
+        self._first = {split: ends_of(numbers(self._old[split])) for split in Split}
+        self._next, self._last = 0, b""  # row of the old store, and user, up to which all is there
+        self._tables = [self._old[:0]]  # the users' rows
         self._rows: list[dict[str, Any]] = []  # the last of them
         # Above all that lies there, so that no generation is taken for one that it replaces.
         there = (folder / layout.GENERATIONS).glob("[0-9]*")
@@ -168,14 +170,14 @@ class StoreWriter:
 
     def is_new(self, user: bytes) -> bool:
         """Whether the store held nothing of ``user`` before this change."""
-        return self._old_row(user) is None
+        return not self._old_row(user)[1]
 
     def records_of(self, user: bytes) -> int:
         """Stored records of ``user`` so far, those that the store held before included."""
-        if self._rows and self._rows[-1]["id"] == user:
+        row, known = self._old_row(user)
+        if user == self._last:
             return int(self._rows[-1]["records"])
-        row = self._old_row(user)
-        return int(self._old.table["records"][row].as_py()) if self._old and row is not None else 0
+        return int(self._old["records"][row].as_py()) if known else 0
 
     def write(
         self,
@@ -201,7 +203,7 @@ class StoreWriter:
             return
         assert lengths.sum() == len(tokens), "lengths add up to the tokens"
         assert (targets is not None) is self.meta.loss_mask, "targets come with a loss mask alone"
-        if not (self._rows and self._rows[-1]["id"] == user):
+        if user != self._last:
             self._begin(user)
         row, chain = self._rows[-1], chain_of(split)
         row["records"] += records
@@ -237,32 +239,29 @@ class StoreWriter:
 
     def finish_without(self, row: int) -> StoreMeta:
         """Write the generation without the user at ``row`` of the old store; see `finish`."""
-        assert self._old is not None, "somebody is left out of a store"
         self._take_over(row)
-        self._next = row + 1
+        self._next += 1
         erased = State(id=secrets.token_hex(16), kind=StateKind.ERASED)
         return self._commit(
             replace(self.meta, states=(*self.meta.states, erased)),
-            read=-self._old.table["records"][row].as_py(),
+            read=-self._old["records"][row].as_py(),
         )
 
-    def _old_row(self, user: bytes) -> int | None:
+    def _old_row(self, user: bytes) -> tuple[int, bool]:
+        """The place of a user in the old store, and whether the user is there."""
         row = bisect_left(self._old_ids, user)
-        return row if self._old_ids[row : row + 1] == [user] else None
+        return row, self._old_ids[row : row + 1] == [user]
 
     def _begin(self, user: bytes) -> None:
-        """A row for ``user``, after those of all users before, with what the store held of them."""
-        last = self._tables[-1]["id"][-1:].to_pylist()
-        before = self._rows[-1]["id"] if self._rows else last[0] if last else b""
-        assert before < user, "users come in the order of their ids' bytes"
-        row = self._old_row(user)
-        self._take_over(bisect_left(self._old_ids, user))
+        """Begin the row of ``user``, after those of all users before, with what the store held."""
+        assert self._last < user, "users come in the order of their ids' bytes"
+        self._last = user
         if len(self._rows) >= _MOST_ROWS:
             self._close_rows()
-        if self._old is not None and row is not None:
-            self._copy_examples(row, row + 1)
-            self._next = row + 1
-            self._rows += self._old.table.slice(row, 1).to_pylist()
+        row, known = self._old_row(user)
+        self._take_over(row)
+        if known:
+            self._take_over(row + 1)
         else:
             facts = {"hash": user_hash(user), "records": 0, "joined": len(self.meta.states)}
             counts = {str(split): 0 for split in Split}
@@ -275,27 +274,20 @@ class StoreWriter:
 
     def _take_over(self, end: int) -> None:
         """Take over the users of the old store that are left before row ``end``."""
-        if self._old is not None and end > self._next:
-            users = self._old.table.slice(self._next, end - self._next)
-            if len(users) < _FEW:
-                self._rows += users.to_pylist()
-            else:
-                self._close_rows()
-                self._tables.append(users)
-            self._copy_examples(self._next, end)
-            self._next = end
-
-    def _copy_examples(self, row: int, end: int) -> None:
-        """Copy the examples of the old store's users at ``row`` to ``end``."""
-        assert self._old is not None
-        for split, files in self._files.items():
-            held = self._old.examples[split]
-            first = self._first[split]
-            for at in range(first[row], first[end], _EXAMPLES_AT_ONCE):
-                offsets = held.offsets[at : min(at + _EXAMPLES_AT_ONCE, first[end]) + 1]
+        users = self._old[self._next : end]
+        if len(users) < _FEW:
+            self._rows += users.to_pylist()
+        else:
+            self._close_rows()
+            self._tables.append(users)
+        for split, held in self._old_examples.items():
+            stop = self._first[split][end]
+            for at in range(self._first[split][self._next], stop, _EXAMPLES_AT_ONCE):
+                offsets = held.offsets[at : min(at + _EXAMPLES_AT_ONCE, stop) + 1]
                 here = slice(offsets[0], offsets[-1])
                 targets = None if held.targets is None else held.targets[here]
-                files.add(held.tokens[here], np.diff(offsets), targets)
+                self._files[split].add(held.tokens[here], np.diff(offsets), targets)
+        self._next = end
 
     def _commit(self, meta: StoreMeta, *, read: int) -> StoreMeta:
         """Let the generation count; return its facts.
