@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -96,25 +96,27 @@ BLOCK_RECORDS, BLOCK_BYTES = 2**13, 2**23
 
 
 def in_blocks(records: Iterable[Record], *, loss_mask: bool = False) -> Iterator[pa.RecordBatch]:
-    """``records`` in blocks of bounded size; with a loss mask each text is `packed`."""
-    held: list[Record] = []
-    first = size = 0
-    for record in records:
-        held.append(record._replace(text=packed(record)) if loss_mask else record)
+    """``records`` in blocks of bounded size; with a loss mask each text is `packed`.
+
+    Their values are held by column. Thousands of records held at once would be walked by the
+    garbage collector again and again, which took a quarter of the time of reading.
+    """
+    columns: list[list[Any]] = [[] for _ in BLOCK.names]
+    users, places, texts, held_out = columns
+    size = 0
+    for place, record in enumerate(records):
+        users.append(record.user)
+        places.append(place)
+        texts.append(packed(record) if loss_mask else record.text)
+        held_out.append(record.held_out)
         size += len(record.text)
-        if len(held) == BLOCK_RECORDS or size >= BLOCK_BYTES:
-            yield _block(held, first)
-            first += len(held)
-            held, size = [], 0
-    if held:
-        yield _block(held, first)
-
-
-def _block(records: list[Record], first: int) -> pa.RecordBatch:
-    users, texts, held_out, *_ = zip(*records, strict=True)
-    columns = (users, range(first, first + len(records)), texts, held_out)
-    arrays = [pa.array(values, field.type) for values, field in zip(columns, BLOCK, strict=True)]
-    return pa.RecordBatch.from_arrays(arrays, schema=BLOCK)
+        if len(users) == BLOCK_RECORDS or size >= BLOCK_BYTES:
+            yield pa.record_batch(columns, schema=BLOCK)
+            for column in columns:
+                column.clear()
+            size = 0
+    if users:
+        yield pa.record_batch(columns, schema=BLOCK)
 
 
 def packed(record: Record) -> bytes:
