@@ -212,18 +212,14 @@ def members(
     ledger.look("members")  # that nobody has this id is an answer too
     if name is not None:
         return Members(store=place, statement=statement_for(opened, name))
-    history, joined = ledger.history(), list[dict[str, Any]]()
-    for one in intakes(opened, history):
-        price = one.total and one.total.guarantee
-        row = {"state": one.number + 1, "kind": str(one.state.kind), "users": one.users}
-        cost = {"epsilon": price.epsilon if price else 0.0, "delta": price.delta if price else 0.0}
-        joined.append({**row, "charges": len(one.charges), **cost})
+    history = ledger.history()
     states = {one.run_id: state_number(opened, one) for one in history.charges.values()}
     charges = [
         {"id": run_id, "state": None if number is None else number + 1}
         for run_id, number in states.items()
     ]
-    return Members(store=place, operator_only=True, joined=tuple(joined), charges=tuple(charges))
+    joined = tuple(intakes(opened, history))
+    return Members(store=place, operator_only=True, joined=joined, charges=tuple(charges))
 
 
 def forget(

@@ -21,32 +21,13 @@ from userdp.claims import Claim
 from userdp.claims.claims import store_claim
 from userdp.core.errors import UseError
 from userdp.core.vocabulary import delta_up, round_up
-from userdp.data.meta import State, StateKind
+from userdp.data.meta import StateKind
 from userdp.data.splits import Split
 from userdp.data.user_store import UserStore
 from userdp.ledger import StoreLedger
 from userdp.ledger.lines import Charge
 from userdp.ledger.store_history import History
 from userdp.reporting.meaning import meaning_of_claim, percent_up
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Intake:
-    """The users who joined a store in one state.
-
-    Args:
-        number: of the state, from 0.
-        state: how it came about.
-        users: who joined in it and are still there.
-        charges: to them, since.
-        total: the claim over all charges; None where there are none.
-    """
-
-    number: int
-    state: State
-    users: int
-    charges: tuple[Charge, ...]
-    total: Claim | None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -175,22 +156,24 @@ def statement_for(store: UserStore, user: str, history: History | None = None) -
     )
 
 
-def intakes(store: UserStore, history: History) -> Iterator[Intake]:
-    """The users by the state in which they joined, and what those of each were charged in all.
+def intakes(store: UserStore, history: History) -> Iterator[dict[str, Any]]:
+    """Each state in which users joined: how many are still there, and their charges in all.
 
-    Their total counts a user as trained on, which is at least what a held-out one was charged.
+    The total counts a user as trained on, which is at least what a held-out one was charged.
     """
     users = np.bincount(store.joined(), minlength=len(store.meta.states))
     for number, state in enumerate(store.meta.states):
         if state.kind is not StateKind.ERASED:
             charges = tuple(_since(store, history, number))
-            yield Intake(
-                number=number,
-                state=state,
-                users=int(users[number]),
-                charges=charges,
-                total=_claim_over(history, charges),
-            )
+            total = _claim_over(history, charges)
+            yield {
+                "state": number + 1,
+                "kind": str(state.kind),
+                "users": int(users[number]),
+                "charges": len(charges),
+                "epsilon": total.guarantee.epsilon if total else 0.0,
+                "delta": total.guarantee.delta if total else 0.0,
+            }
 
 
 def state_number(store: UserStore, charge: Charge) -> int | None:

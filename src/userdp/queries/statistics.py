@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from userdp.claims.lineage import Lineage
 from userdp.core.environment import library
-from userdp.core.errors import FailureError, UseError
+from userdp.core.errors import UseError
 from userdp.core.vocabulary import Adjacency, require_count, require_positive
 from userdp.data.integrity import require_intact
 from userdp.data.meta import StoreMeta
@@ -261,18 +261,9 @@ def to_steps(numbers: NDArray[np.float64]) -> list[int]:
 
 
 def _within(build: Any, epsilon: float) -> Any:
-    """The mechanism of least noise whose own privacy map says at most ``epsilon``.
-
-    ε falls as 1/scale in each of them, so that one probe tells the scale.
-    """
+    """The mechanism of least noise whose own privacy map says at most ``epsilon``."""
     require_positive("epsilon", epsilon, at_most=700.0)
-    scale = build(1.0).map(1) / epsilon
-    for _ in range(8):
-        built = build(scale)
-        if built.map(1) <= epsilon:
-            return built
-        scale *= 1 + 1e-9
-    raise FailureError(f"no noise scale was found that costs at most epsilon={epsilon}")
+    return _opendp()[0].binary_search_chain(build, 1, epsilon)
 
 
 def _opendp() -> tuple[Any, Any]:
