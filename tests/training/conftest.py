@@ -9,6 +9,8 @@ from tests.plans import uls_plan
 from tests.training.toy import private_run, sgd, toy_model, toy_store
 from userdp.claims.lineage import Lineage
 from userdp.data.user_store import UserStore
+from userdp.training.loop import train
+from userdp.training.operator_log import OperatorLog
 from userdp.training.releasing import save_model
 
 
@@ -41,3 +43,24 @@ def begin(store, tmp_path):
         return private_run(model, optimizer, store, plan, out=tmp_path / name, **options)
 
     return begin
+
+
+@pytest.fixture
+def stopped(store, tmp_path, monkeypatch):
+    """The folder of a run of ``userdp train`` that ended in step ``at``, behind its charge."""
+
+    def stopped(plan, config, at, name="run"):
+        honest = OperatorLog.step
+
+        def ends(self, step, *, rate):
+            if step.number == at:
+                raise KeyboardInterrupt
+            honest(self, step, rate=rate)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(OperatorLog, "step", ends)
+            with pytest.raises(KeyboardInterrupt):
+                train(store, plan, config, out=tmp_path / name)
+        return tmp_path / name
+
+    return stopped

@@ -94,31 +94,10 @@ def test_invariant_7_twenty_kills_at_random_moments_and_the_run_ends_as_planned(
     assert lines(run / "ledger.jsonl")[-1]["kind"] == "finish"
 
 
-@pytest.fixture
-def stopped(store, tmp_path, monkeypatch):
-    """The folder of a run that was killed right after the checkpoint of step ``at``."""
-
-    def stopped(at, name="run"):
-        save = Checkpoints.save
-
-        def save_and_crash(self, step, **options):
-            save(self, step, **options)
-            if step == at:
-                raise Killed
-
-        with monkeypatch.context() as patch:
-            patch.setattr(Checkpoints, "save", save_and_crash)
-            with pytest.raises(Killed):
-                train(store, PLAN, EACH_STEP, out=tmp_path / name)
-        return tmp_path / name
-
-    return stopped
-
-
 @pytest.mark.parametrize("twin", [False, True], ids=["honest", "twin that does not ask whose"])
 def test_invariant_13_a_checkpoint_of_another_run_is_refused(store, stopped, monkeypatch, twin):
     """Its weights have a price of their own, of which this run's ledger says nothing."""
-    run, other = stopped(1), stopped(3, "other")
+    run, other = stopped(PLAN, EACH_STEP, 2), stopped(PLAN, EACH_STEP, 4, name="other")
     shutil.rmtree(run / "checkpoints")
     shutil.copytree(other / "checkpoints", run / "checkpoints")
     if twin:

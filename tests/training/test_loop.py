@@ -16,7 +16,6 @@ from userdp.claims import claim
 from userdp.core.errors import UseError
 from userdp.core.vocabulary import NONE
 from userdp.data.splits import Split
-from userdp.training import operator_log
 from userdp.training.causal_models import read_model
 from userdp.training.config import (
     Averaging,
@@ -39,37 +38,16 @@ def weights_of(run):
     return load_file(run / "model" / "model.safetensors")
 
 
-@pytest.fixture
-def broken(store, tmp_path, monkeypatch):
-    """A run that ended in step ``at``, behind its charge."""
-
-    def broken(plan, config, at):
-        honest = operator_log.OperatorLog.step
-
-        def note(self, step, *, rate):
-            if step.number == at:
-                raise KeyboardInterrupt
-            honest(self, step, rate=rate)
-
-        with monkeypatch.context() as patch:
-            patch.setattr(operator_log.OperatorLog, "step", note)
-            with pytest.raises(KeyboardInterrupt):
-                train(store, plan, config, out=tmp_path / "run")
-        return tmp_path / "run"
-
-    return broken
-
-
 @pytest.mark.parametrize("optimizer", list(OptimizerName))
 @pytest.mark.parametrize("averaging", fast_then_slow(Averaging))
 def test_a_plain_run_resumed_from_its_checkpoint_ends_where_the_unbroken_one_does(
-    store, tmp_path, optimizer, averaging, broken
+    store, tmp_path, optimizer, averaging, stopped
 ):
     how = {"schedule": Schedule.LINEAR, "checkpoint_every": 2, "weight_decay": 0.1}
     plan, config = PlainPlan(steps=6, batch_size=8), changed(optimizer=optimizer, **how)
     config = dataclasses.replace(config, averaging=averaging)
     train(store, plan, config, out=tmp_path / "whole")
-    run = broken(plan, config, 5)
+    run = stopped(plan, config, 5)
     train(store, plan, config, out=run, resume=True)
     one, other = weights_of(tmp_path / "whole"), weights_of(run)
     assert one.keys() == other.keys()
@@ -80,11 +58,11 @@ def test_a_plain_run_resumed_from_its_checkpoint_ends_where_the_unbroken_one_doe
         assert (found.epsilon, found.sampling) == (float("inf"), NONE)
 
 
-def test_a_resumed_private_run_has_exactly_the_plans_attempts_and_its_epsilon(store, broken):
+def test_a_resumed_private_run_has_exactly_the_plans_attempts_and_its_epsilon(store, stopped):
     how = {"precision": Precision.BFLOAT16, "base_precision": Precision.BFLOAT16, "lora_rank": 2}
     how |= {"checkpoint_every": 3, "warmup_steps": 7, "activation_checkpointing": True}
     plan, config = uls_plan(steps=7), changed(**how)
-    run = broken(plan, config, 5)
+    run = stopped(plan, config, 5)
     train(store, plan, config, out=run, resume=True)
     assert attempts(run) == 7
     assert claim(run / "ledger.jsonl").guarantee == plan.guarantee()
@@ -97,12 +75,12 @@ def test_a_resumed_private_run_has_exactly_the_plans_attempts_and_its_epsilon(st
 
 @pytest.mark.parametrize("what", ["configuration", "model"])
 def test_invariant_7_a_changed_configuration_or_base_refuses_to_resume(
-    store, tmp_path, broken, what
+    store, tmp_path, stopped, what
 ):
     base, model = str(tmp_path / "base"), toy_model(store)
     model.save_pretrained(base)
     config = changed(model=base)
-    run = broken(uls_plan(), config, 2)
+    run = stopped(uls_plan(), config, 2)
     if what == "configuration":
         config = changed(model=base, learning_rate=0.02)
     else:

@@ -1,4 +1,4 @@
-"""What `userdp plan --model` measures, on whom, and what it writes."""
+"""What `userdp plan --model` measures, and on whom."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tests.cli.conftest import userdp
 from tests.speed import fast_then_slow
 from tests.training.toy import cycles, toy_model, toy_store
 from userdp.claims.lineage import Lineage
@@ -28,8 +27,6 @@ from userdp.training.config import TrainConfig
 from userdp.training.probe import probe_norms, probe_store
 from userdp.training.releasing import save_model
 
-__all__ = ["userdp"]
-
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> Path:
@@ -43,21 +40,6 @@ def folder(tmp_path_factory) -> Path:
 def probed(folder: Path, population: int | None = None, **how: Any) -> GradientNorms:
     config, store = TrainConfig(model=str(folder / "model")), UserStore.open(folder / "store")
     return probe_store(store, config, Measure(**how), population=population)
-
-
-@pytest.fixture
-def plan(tmp_path, userdp):
-    """Runs ``userdp plan``, which measures the norms, with these settings of how."""
-
-    def run(folder: Path, *measured: str, epsilon: float = 4) -> tuple[int, str]:
-        how = [word for one in measured for word in ("--set", f"measure.{one}")]
-        few = ("--budget", 16, "--steps", 2, "--population", 100, "--median-examples", 2)
-        goals = ("--epsilon", epsilon, "--delta", 1e-3, "--most-noise", 1e9)
-        places = ("--model", folder / "model", "--norms-out", tmp_path / "norms.json")
-        status, out, err = userdp("plan", folder / "store", *places, *few, *goals, *how)
-        return status, out + err
-
-    return run
 
 
 def plain_norm(model: nn.Module, rows: list[list[int]]) -> float:
@@ -86,13 +68,6 @@ def test_the_largest_group_is_every_users_whole_gradient(folder, tmp_path, sourc
     assert norms.user_norms[64] == pytest.approx(float(np.median(each)), rel=1e-5)
     assert (norms.users, str(norms.source)) == (len(part.counts), source)
     assert stat.S_IMODE(out.stat().st_mode) == (0o644 if source == "public" else 0o600)
-
-
-def test_the_command_measures_as_it_is_told(folder, tmp_path, plan) -> None:
-    assert plan(folder, "source=public", "users=5", "max_group_size=3")[0] == 0
-    norms = GradientNorms.load(tmp_path / "norms.json")
-    assert (norms.source, norms.users) == (Provenance.PUBLIC, 5)
-    assert list(norms.user_norms) == [1, 2, 3]
 
 
 def test_norms_equal_plain_autograd_for_every_group_size_and_every_example(folder) -> None:
@@ -137,14 +112,10 @@ def charged(folder, tmp_path) -> Path:
     return shutil.copytree(folder, tmp_path / "here")
 
 
-RELEASE = ("source=dp-release", "users=100", "max_group_size=2")
-
-
 @pytest.mark.slow
-def test_a_release_is_charged_and_near_where_epsilon_is_large(charged, tmp_path, plan) -> None:
-    status, told = plan(charged, *RELEASE, "epsilon=200", epsilon=204)
-    assert (status, "gradient norms" in told) == (0, True)
-    norms = GradientNorms.load(tmp_path / "norms.json")
+def test_a_release_is_charged_and_near_where_epsilon_is_large(charged) -> None:
+    how = {"source": Provenance.DP_RELEASE, "users": 100, "max_group_size": 2, "epsilon": 200}
+    norms = probed(charged, population=100, **how)
     (line,) = StoreLedger(charged / "store").charges()
     assert (norms.ledger_line, line.statistic.pure_epsilon) == (line.run_id, 200.0)
     assert norms.users == 100  # as declared: how many were measured is private
