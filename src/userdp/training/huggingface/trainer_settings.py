@@ -1,4 +1,4 @@
-"""Settings of the trainers that a private run refuses or overrides: one table.
+"""Settings of the trainers that a private run refuses: one table. And the two that it sets.
 
 docs/huggingface.md shows the same table, and a test compares the two. Nothing has been prepared or
 charged when a setting is refused. A setting that is not in the table works as always, or has no
@@ -27,15 +27,13 @@ class Setting:
         taken: the values that are taken besides off (None, False, 0, empty, "no"); for objects,
             the names of their classes or functions.
         why: the effect that any other value would have.
-        instead: the way out, if other values are refused.
-        becomes: the value that replaces all others, if none is refused.
+        instead: the way out.
     """
 
     names: tuple[str, ...]
     taken: tuple[str | int, ...] = ()
     why: str
-    instead: str = ""
-    becomes: float | None = None
+    instead: str
 
     def takes(self, value: Any) -> bool:
         """Whether a private run takes ``value`` as it is."""
@@ -128,11 +126,6 @@ SETTINGS = (
     ),
     PUSH,
     EVALUATION,
-    Setting(
-        names=("max_grad_norm",),
-        becomes=0.0,
-        why="the plan's clip bounds each user, and another one would only change the learning rate",
-    ),
 )
 
 
@@ -148,21 +141,20 @@ def private_args(args: Any, options: Mapping[str, Any], plan: Plan, *, public_ev
     Raises:
         UseError: names the setting that is refused, why, and what to do instead.
     """
-    private = copy.copy(args)
     for setting in SETTINGS:
         if setting is EVALUATION and public_eval:
             continue
         for name in setting.names:
-            if setting.takes(options.get(name, getattr(args, name, os.environ.get(name)))):
-                continue
-            if setting.becomes is None:
+            if not setting.takes(options.get(name, getattr(args, name, os.environ.get(name)))):
                 raise setting.refusal(name)
-            setattr(private, name, setting.becomes)
     if args.max_steps not in (-1, plan.steps):
         raise UseError(
             f"the arguments ask for {args.max_steps} steps (max_steps), and the plan has "
             f"{plan.steps}: epsilon is the price of the plan's steps",
             hint=f"leave max_steps out, or plan again with {args.max_steps} steps",
         )
+    private = copy.copy(args)
     private.max_steps = plan.steps
+    # The plan's clip bounds each user, and another one would only change the learning rate.
+    private.max_grad_norm = 0.0
     return private
