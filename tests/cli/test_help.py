@@ -10,8 +10,8 @@ import pytest
 
 from userdp.cli import output
 from userdp.cli.app import run
-from userdp.cli.parsing import COMMANDS, NAMES, first_line, options_of
-from userdp.commands.train import sections
+from userdp.cli.parsing import COMMANDS, NAMES, first_line, options_of, sections_of
+from userdp.cli.setting import fields_of
 from userdp.plans.resolved import PlanFields, resolve
 from userdp.training.config import RunOptions, TrainConfig
 from userdp.training.loop import train
@@ -62,8 +62,8 @@ def test_train_shows_at_most_twenty_options_and_names_the_way_to_all_others(caps
     assert sum(not option.place for option in options_of("train")) <= 20
     assert "userdp train --settings" in shown(capsys, monkeypatch, "train", "--help")
     listed = shown(capsys, monkeypatch, "train", "--settings", columns=200)
-    for section, fields in sections().items():
-        for name, setting in fields.items():
+    for section, kind in sections_of("train").items():
+        for name, setting in fields_of(kind).items():
             assert f"{section}.{name}" in listed
             assert setting.words, f"{section}.{name} has no words"
 

@@ -10,10 +10,8 @@ from __future__ import annotations
 
 import argparse
 import builtins
-import dataclasses
 import inspect
 import re
-import sys
 import textwrap
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
@@ -25,12 +23,9 @@ from typing import Any, NoReturn, get_args, get_type_hints
 
 import userdp
 from userdp import commands
-from userdp.commands.setting import Section, Setting, documented, in_words, section_of
-from userdp.core.errors import (
-    UseError,
-    closest,
-    likely,
-)
+from userdp.cli.setting import Setting, documented, fields_of, in_words
+from userdp.commands.arguments import Section
+from userdp.core.errors import UseError, closest, likely
 
 COMMANDS = {
     "The main way": "prepare, plan, train, evaluate, generate, report, export, verify, account",
@@ -47,6 +42,7 @@ _ABOUT = (
     "use, 130 interrupted: what was paid for is finished first, and the last line says how to go "
     "on.",
 )
+_SET = "a further setting, as SECTION.FIELD=VALUE"
 _OF_OTHER_TOOLS = {"--batch-size": "--micro-batch", "--lr": "--learning-rate"}
 _SEQUENCES = (Sequence, tuple)
 
@@ -99,40 +95,53 @@ def function_of(name: str) -> Callable[..., Any]:
     return function
 
 
-def sections_of(name: str) -> Mapping[str, Section]:
-    """All that ``--set`` reaches in a command, by section; nothing where it has no ``--set``."""
-    if not any(one.name == "--set" for one in options_of(name)):
-        return {}
-    sections: Mapping[str, Section] = sys.modules[function_of(name).__module__].sections()
-    return sections
+@cache
+def _taken(name: str) -> tuple[dict[str, Setting], tuple[Any, ...]]:
+    """The arguments of a command, and what annotates its ``**keywords``.
+
+    That is dataclasses, whose fields are keywords, and the function that lists its sections. The
+    first argument of a command has no name on a line.
+    """
+    function = function_of(name)
+    hints = get_type_hints(function, localns=_Known(function.__globals__), include_extras=True)
+    words, taken, groups = documented(function), dict[str, Setting](), ()
+    for one in inspect.signature(function).parameters.values():
+        if one.kind is one.VAR_KEYWORD:
+            groups = get_args(hints[one.name])[1:]
+        elif one.name != "progress":  # only a program has somebody to tell of it
+            taken[one.name] = Setting(
+                field=one.name,
+                hint=hints[one.name],
+                words=words[one.name],
+                default=one.default,
+                place=not taken and one.kind is not one.KEYWORD_ONLY,
+            )
+    return taken, groups
+
+
+def sections_of(name: str) -> dict[str, Section]:
+    """All that ``--set`` reaches in a command, by section.
+
+    The command lists them in a function; or they are its arguments that are dataclasses.
+    """
+    taken, groups = _taken(name)
+    for listed in filter(inspect.isfunction, groups):
+        return dict(listed())
+    return {
+        one.field: Section(of=one.whole, whole=one.whole) for one in taken.values() if one.whole
+    }
 
 
 @cache
 def options_of(name: str) -> tuple[Setting, ...]:
-    """All that a line may give to a command.
-
-    The first argument of the function has no name on a line. The dataclasses that annotate
-    ``**keywords`` give their fields. Only a program has a whole dataclass to give, or somebody to
-    tell of progress.
-    """
-    function = function_of(name)
-    hints = get_type_hints(function, localns=_Known(function.__globals__), include_extras=True)
-    words, options = documented(function), dict[str, Setting]()
-    for one in inspect.signature(function).parameters.values():
-        if one.kind is one.VAR_KEYWORD:
-            for group in get_args(hints[one.name])[1:]:
-                options |= {k: v for k, v in section_of(group).items() if k not in options}
-        elif one.name != "progress":
-            place = not options and one.kind is not one.KEYWORD_ONLY
-            options[one.name] = Setting(
-                field=one.name, hint=hints[one.name], words=words[one.name], default=one.default,
-                place=place,
-            )  # fmt: skip
-    return tuple(
-        one
-        for one in options.values()
-        if str in one.kinds or not any(map(dataclasses.is_dataclass, one.kinds))
-    )
+    """All that a line may give to a command."""
+    taken, groups = _taken(name)
+    options = dict(taken)
+    for group in filter(inspect.isclass, groups):
+        options |= fields_of(Section(of=group)) | options
+    if any(one.whole for one in taken.values()) or any(map(inspect.isfunction, groups)):
+        options["settings"] = Setting(field="settings", hint=Sequence[str], words=_SET)
+    return tuple(one for one in options.values() if not one.whole)
 
 
 class _Known(dict[str, Any]):
@@ -176,10 +185,10 @@ def arguments_of(name: str, line: Sequence[str], file: Path | None = None) -> di
         UseError: something is misspelt, missing, given twice or of another kind.
     """
     options, listed = {one.field: one for one in options_of(name)}, f"see `userdp {name} --help`"
-    given, stray = parser_of(name).parse_known_args(line)
+    parsed, stray = parser_of(name).parse_known_args(line)
     if stray:
         raise _no_option(name, stray[0])
-    typed, filed = vars(given), {} if file is None else section_in(file, name)
+    typed, filed = vars(parsed), {} if file is None else section_in(file, name)
     if "settings" in typed and "settings" in filed:
         typed["settings"] = filed["settings"] + typed["settings"]
     words = [word.partition("=")[0] for word in line]
@@ -188,10 +197,46 @@ def arguments_of(name: str, line: Sequence[str], file: Path | None = None) -> di
             raise UseError(f"{option.name} is given twice, and one is wanted", hint=listed)
         if option.needed and option.field not in filed | typed:
             raise UseError(f"userdp {name} needs {option.name}", hint=listed)
-    return {
+    given = filed | typed
+    settings = settings_in(given.pop("settings", ()), name)
+    return settings | {
         field: (one := options[field]).read(words, place=one.name, listed=listed)
-        for field, words in (filed | typed).items()
+        for field, words in given.items()
     }
+
+
+def settings_in(given: Sequence[str], name: str) -> dict[str, Any]:
+    """The arguments for a command that ``--set`` gives.
+
+    Args:
+        given: ``section.field=value`` each, a value as JSON has it or as plain text; of two for one
+            field the last counts.
+        name: the command.
+
+    Raises:
+        UseError: names a setting that there is none of, or whose value is of another type.
+    """
+    sections = sections_of(name) if given else {}
+    known = {place: fields_of(section) for place, section in sections.items()}
+    found: dict[str, dict[str, Any]] = {}
+    for one in given:
+        setting, equals, text = one.partition("=")
+        place, _, field = setting.strip().replace("-", "_").partition(".")
+        if not equals or field not in known.get(place, ()):
+            names = [f"{place}.{field}" for place, fields in known.items() for field in fields]
+            guess = likely(closest(f"{place}.{field}" if field else f".{place}", names))
+            raise UseError(
+                f"--set {one}: " + ("there is no such setting" if equals else "it has no value"),
+                hint=f"{guess}each is section.field=value; --settings lists them",
+            )
+        found.setdefault(place, {})[field] = known[place][field].read(
+            text.strip(), place=f"{place}.{field}", listed="--settings lists all"
+        )
+    arguments: dict[str, Any] = {}
+    for place, values in found.items():
+        make = sections[place].whole
+        arguments |= values if make is None else {place: make(**values)}
+    return arguments
 
 
 def _no_option(name: str, word: str, *, where: str = "") -> UseError:
@@ -199,7 +244,8 @@ def _no_option(name: str, word: str, *, where: str = "") -> UseError:
     known = [*(one.name for one in options_of(name)), "--json", "--config", "--help"]
     field, guess = word.removeprefix("--").replace("-", "_"), _OF_OTHER_TOOLS.get(word)
     if guess not in known:
-        at = next((at for at, fields in sections_of(name).items() if field in fields), None)
+        sections = sections_of(name).items()
+        at = next((at for at, section in sections if field in fields_of(section)), None)
         guess = closest(word, known) if at is None else f"--set {at}.{field}=…"
     hint = f"{likely(guess)}see `userdp {name} --help`"
     return UseError(f"{where}userdp {name} has no option {word}", hint=hint)
@@ -269,7 +315,7 @@ def help_of(name: str | None) -> str:
 def settings_of(name: str) -> str:
     """The list of ``--settings``: all that ``--set`` reaches in a command, with meanings."""
     parser = Parser(usage=f"{name} --set SECTION.FIELD=VALUE")
-    for section, fields in sections_of(name).items():
+    for section, fields in ((at, fields_of(one)) for at, one in sections_of(name).items()):
         values = {
             field: f": {', '.join(one.choices)}" for field, one in fields.items() if one.choices
         }

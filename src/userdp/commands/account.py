@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from userdp.accounting.accountants import Accountant, calibrate, epsilon_by
 from userdp.claims import Claim
-from userdp.commands.setting import Section, read, refuse, samplings
+from userdp.commands.arguments import Section, refuse
 from userdp.core.codec import encode
 from userdp.core.errors import (
     UseError,
@@ -22,6 +21,11 @@ from userdp.plans.small_delta import plan_with_small_delta, require_small_delta
 from userdp.sampling import SAMPLINGS, Sampling
 
 AccountantName = Literal["contour", "rdp", "group-privacy", "group-privacy-vadhan", "dp-accounting"]
+
+
+def sections() -> dict[str, Section]:
+    """All that ``--set`` reaches."""
+    return {"sampling": Section(of=Sampling)}
 
 
 def account(
@@ -37,7 +41,7 @@ def account(
     population: int | None = None,
     accountant: AccountantName | None = None,
     proof: bool = False,
-    settings: Sequence[str] = (),
+    **constants: Annotated[Any, sections],
 ) -> Claim | dict[str, Any]:
     """Price a mechanism or a ledger, or find the least noise.
 
@@ -65,7 +69,7 @@ def account(
         accountant: contour (certified, exact; the default), or a second opinion.
         proof: also prove the epsilon by ball arithmetic (needs the extra ``proof``): it encloses
             delta there once more, and fails if the accountant is contradicted.
-        settings: a further constant of the sampling, as sampling.batch_size=64.
+        constants: others of the sampling, as ``batch_size``.
 
     Returns:
         The claim of the ledger; or epsilon and delta of the mechanism, and what it is, by name.
@@ -73,10 +77,8 @@ def account(
     Raises:
         UseError: something is missing, is said twice or says nothing.
     """
-    constants = read(
-        settings, sections(), "sampling", kind=sampling, group_size=group_size,
-        sampling_probability=sampling_probability,
-    )["sampling"]  # fmt: skip
+    own = {"group_size": group_size, "sampling_probability": sampling_probability}
+    constants |= {name: one for name, one in {"kind": sampling, **own}.items() if one is not None}
     if ledger is not None:
         options = (steps, noise_multiplier, epsilon, population, accountant, *constants.values())
         if proof or any(one is not None for one in options):
@@ -127,11 +129,6 @@ def account(
         prove = prove_delta if delta is None else prove_epsilon
         priced["proof"] = prove(mechanism, at, bracket)
     return priced
-
-
-def sections() -> dict[str, Section]:
-    """All that ``--set`` reaches."""
-    return {"sampling": samplings()}
 
 
 def _sampling(constants: dict[str, Any], population: int | None) -> Sampling:

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from userdp.commands.progress import shown
-from userdp.commands.setting import Section, read, section_of
 from userdp.core.errors import UseError
 from userdp.core.files import require_new
 from userdp.core.stages import Progress
@@ -27,6 +26,8 @@ from userdp.data.sources.input_files import provenance_of
 from userdp.data.sources.source import SourceOptions
 from userdp.ledger import StoreLedger
 
+_RULES, _INPUT = OverlapRules(), InputOptions()
+
 
 def dedup(
     public: str | os.PathLike[str],
@@ -36,9 +37,12 @@ def dedup(
     source: str | None = None,
     store: str | os.PathLike[str] | None = None,
     domain: Sequence[str] = (),
+    text: str = "text",
+    url: str = "url",
     urls: str | os.PathLike[str] | None = None,
     overwrite: bool = False,
-    settings: Sequence[str] = (),
+    rules: OverlapRules = _RULES,
+    input: InputOptions = _INPUT,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
     """Remove from a public corpus what overlaps with private text.
@@ -60,9 +64,12 @@ def dedup(
         store: the user store of the private records, whose id then names them in the provenance;
             a new random name by default.
         domain: a registered domain to remove, as stackoverflow.com; may be given several times.
+        text: the field of a public document's text.
+        url: the field of its URL.
         urls: a file of URLs to remove, one a line.
         overwrite: replace the file at out.
-        settings: a further setting, as rules.similarity=0.9 or public.text=body.
+        rules: what counts as overlap.
+        input: how the private records are read.
         progress: receives the progress; by default a bar, or lines where stderr is no terminal.
 
     Returns:
@@ -78,16 +85,16 @@ def dedup(
         raise UseError(f"--out is the public corpus itself, {corpus}, which stays as it is")
     require_new(place, overwrite=overwrite, name="clean.jsonl.gz")
     require_new(provenance_of(place), overwrite=overwrite)
-    given, name = read(settings, sections()), secrets.token_hex(16)
-    published = PublicCorpus(**given["public"], domains=_domains(domain), urls=_urls(urls))
+    name = secrets.token_hex(16)
+    published = PublicCorpus(text=text, url=url, domains=_domains(domain), urls=_urls(urls))
     if store is not None:
         name = read_meta(Path(store)).store_id
         StoreLedger(Path(store)).look("dedup")
     paths = [private] if isinstance(private, str) else list(private)
-    options = SourceOptions(**given["input"])
+    options = SourceOptions(**asdict(input))
     records, tally = open_source(paths, kind=source, options=options), Tally()
     with shown(progress) as bar:
-        texts = PrivateTexts(_texts(records, tally, bar), OverlapRules(**given["rules"]))
+        texts = PrivateTexts(_texts(records, tally, bar), rules)
         if not len(texts):
             raise UseError(
                 f"none of {tally.records_read} private records has a text: nothing could overlap",
@@ -98,15 +105,6 @@ def dedup(
     read_here = {"private_data": name, "private_records": len(texts), "private_drops": tally.drops}
     removed = {"near_duplicates": counts.near_duplicates, "on_sites": counts.on_sites}
     return {**places, **read_here, "operator_only": True, **asdict(counts), **removed}
-
-
-def sections() -> dict[str, Section]:
-    """All that ``--set`` reaches: what counts as overlap, and how both sides are read."""
-    return {
-        "rules": section_of(OverlapRules),
-        "public": section_of(PublicCorpus, without=("domains", "urls")),
-        "input": section_of(InputOptions),
-    }
 
 
 def _texts(source: Source, tally: Tally, progress: Progress) -> Iterator[str]:

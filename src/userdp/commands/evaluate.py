@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from userdp.commands.answers import INNER, Answer, folder_of
+from userdp.commands.arguments import refuse
 from userdp.commands.progress import shown
-from userdp.commands.setting import Section, read, refuse, section_of
 from userdp.core.errors import UseError
 from userdp.core.interrupts import told
 from userdp.core.stages import Progress
@@ -66,7 +66,7 @@ def evaluate(
     personalize: bool = False,
     lora_rank: int | None = None,
     device: str = "auto",
-    settings: Sequence[str] = (),
+    local: LocalTraining | None = None,
     progress: Progress | None = None,
 ) -> Evaluated:
     """Measure a run's loss on people's text: exactly, or under DP.
@@ -103,7 +103,7 @@ def evaluate(
             al. 2024, Appendix G.2). Nothing is released or charged.
         lora_rank: personalize adapters of this rank in place of all weights.
         device: auto (cuda where there is one, else cpu), cpu, cuda or cuda:N.
-        settings: of the local training, as local.epochs=2.
+        local: how the models of their own are trained.
         progress: receives the progress (with epsilon no number, since how many users there are is
             private); by default a bar, or lines where stderr is no terminal.
 
@@ -113,12 +113,11 @@ def evaluate(
     require_count("micro_batch", micro_batch)  # before a look is noted in the store's ledger
     choose_device(device)
     path = folder_of(run)
-    local = read(settings, sections())["local"]
     splits = [*dict.fromkeys(Split(one) for one in ([split] if isinstance(split, str) else split))]
     bounds = {"loss_bound": loss_bound, "difference_bound": difference_bound}
     private = epsilon is not None
     refuse({
-        "local.… says nothing without --personalize": local and not personalize,
+        "local.… says nothing without --personalize": local is not None and not personalize,
         "loss_bound and difference_bound need --epsilon": not private and any(bounds.values()),
         "--personalize measures exactly: nothing is released under DP": private and personalize,
         "--no-base leaves out what --difference-bound bounds": difference_bound and not base,
@@ -141,16 +140,11 @@ def evaluate(
         how["most_users"] = most_users
         if personalize:
             how["lora_rank"] = lora_rank
-            gained = personalize_run(path, people, LocalTraining(**local), **how)
+            gained = personalize_run(path, people, local or LocalTraining(), **how)
             return Evaluated(run=path, personalized=gained)
         splits = splits or [*held_out_splits(people)]
         measured = evaluate_splits(path, people, splits, batch=micro_batch, **how)
         return Evaluated(run=path, splits=tuple(measured))
-
-
-def sections() -> dict[str, Section]:
-    """All that ``--set`` reaches."""
-    return {"local": section_of(LocalTraining)}
 
 
 def _require_round(name: str, bound: float | None) -> None:

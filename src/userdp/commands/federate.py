@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 from userdp.claims import Claim
 from userdp.commands.answers import Answer
+from userdp.commands.arguments import Section, divided
 from userdp.commands.progress import say, shown
-from userdp.commands.setting import Section, read, section_of
 from userdp.core.codec import encode
 from userdp.core.environment import library
 from userdp.core.errors import warn
@@ -54,6 +53,14 @@ class Federated(Answer):
         return {**values, "plan": encode(self.plan), "claims_of_the_plan": claims}
 
 
+def sections() -> dict[str, Section]:
+    """All that ``--set`` reaches: of the model, and of how the data is read."""
+    return {
+        "model": Section(of=LanguageModel, without=("model", "tokenizer_sha256", "vocab_size")),
+        "input": Section(of=InputOptions),
+    }
+
+
 def federate(
     data: str | os.PathLike[str],
     *,
@@ -70,9 +77,8 @@ def federate(
     deployment: bool = False,
     device: str = "auto",
     resume: bool = False,
-    settings: Sequence[str] = (),
     progress: Progress | None = None,
-    **silo: Annotated[Any, Declared],
+    **fields: Annotated[Any, Declared, sections],
 ) -> Federated:
     """Train across silos with privacy for subjects in several.
 
@@ -101,25 +107,24 @@ def federate(
             default the silos take turns on this machine.
         device: where the silos compute here, and the model is measured: auto, cpu, cuda or cuda:N.
         resume: go on with the interrupted federation in out, by the plan that lies there.
-        settings: a further setting, as model.lora_rank=8 or input.user=author.
         progress: receives the progress; by default a bar, or lines where stderr is no terminal.
-
-        silo: fields of `userdp.federated.algorithms.Declared`, such as ``items_per_silo``.
+        fields: of `userdp.federated.algorithms.Declared`, such as ``items_per_silo``; of the model,
+            such as ``lora_rank``; and of `InputOptions`, such as ``user``.
 
     Raises:
         UseError: an argument is out of range or fits no other; nothing was charged.
         Interrupted: by Ctrl-C or SIGTERM; rounds that are done are kept.
     """
-    folder, declared = Path(out), Declared(**silo)
+    constants, spec, reading = divided(fields, Declared, LanguageModel, InputOptions)
+    folder, declared = Path(out), Declared(**constants)
     if deployment:
         library("flwr", extra="federated", what="a deployment")
     if resume and not deployment:
         return _run(folder, FederationPlan.load(folder / PLAN_FILE), device, progress)
-    given = read(settings, sections(), "model", model=model)
     named = None if model in ("bundled", "new") else Path(model)
     tokenizer = StoreTokenizer.load(named)
-    options = SourceOptions(**given["input"], **template_of(named))
-    given["model"] |= {"tokenizer_sha256": tokenizer.sha256, "vocab_size": tokenizer.vocab_size}
+    options = SourceOptions(**reading, **template_of(named))
+    spec |= {"model": model, "vocab_size": tokenizer.vocab_size}
     records = _records(data, options)
     plan = FederationPlan.calibrated(
         declared,
@@ -130,7 +135,7 @@ def federate(
         silos_per_subject=silos_per_subject or silos,
         rounds=rounds,
         learning_rate=learning_rate,
-        model=LanguageModel(**given["model"]),
+        model=LanguageModel(tokenizer_sha256=tokenizer.sha256, **spec),
     )
     if isinstance(plan.local, Plan):
         subjects, counted = silos * declared.subjects_per_silo, "subjects, all silos together"
@@ -141,14 +146,6 @@ def federate(
 
         return Federated(federation=folder, plan=plan, app=write_app(folder))
     return _run(folder, plan, device, progress)
-
-
-def sections() -> dict[str, Section]:
-    """All that ``--set`` reaches: of the model, and of how the data is read."""
-    return {
-        "model": section_of(LanguageModel, without=("tokenizer_sha256", "vocab_size")),
-        "input": section_of(InputOptions),
-    }
 
 
 def _records(data: Any, options: SourceOptions) -> list[Record]:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, Any
 
 from userdp.claims.claims import foreseen
 from userdp.claims.weights import Subject, ancestry
+from userdp.commands.arguments import refuse
 from userdp.commands.progress import shown
-from userdp.commands.setting import Section, read, refuse, section_of
 from userdp.core.errors import warn
 from userdp.core.files import require_new
 from userdp.core.interrupts import told
@@ -41,7 +40,7 @@ def plan(
     lora_rank: int | None = None,
     device: str = "auto",
     overwrite: bool = False,
-    settings: Sequence[str] = (),
+    measure: Measure | None = None,
     progress: Progress | None = None,
     **goals: Annotated[Any, Request],
 ) -> Proposal:
@@ -76,7 +75,7 @@ def plan(
         device: where norms are measured: auto (cuda where there is one, else cpu), cpu, cuda or
             cuda:N.
         overwrite: replace the file at out.
-        settings: of whom and how norms are measured, as measure.source=dp-release.
+        measure: of whom and how norms are measured.
         progress: receives the progress of measuring; by default a bar, or lines where stderr is no
             terminal.
         goals: fields of `userdp.plans.planner.Request`, such as ``epsilon``, ``steps``, ``budget``
@@ -95,7 +94,7 @@ def plan(
             require_new(Path(file), overwrite=overwrite, name=name)
     meta, ledger = read_meta(path := Path(store)), StoreLedger(Path(store))
     require_one_owner(meta)
-    who = Measure(**read(settings, sections())["measure"])
+    who = measure or Measure()
     config = TrainConfig(
         model=str(model or "bundled"), lora_rank=lora_rank, micro_batch=micro_batch
     )
@@ -106,7 +105,7 @@ def plan(
         "--norms says how long gradients are, and --model measures it: leave one out; with "
         "neither, public rules choose": None not in (norms, model) and hardware is None,
         "--norms-out and --set measure.… are of norms that are measured: add --model MODEL, "
-        "whose norms they are": model is None and (norms_out is not None or settings),
+        "whose norms they are": model is None and (norms_out is not None or measure is not None),
         "norms under DP are paid for once, and a plan that fails would lose them: add "
         "--norms-out norms.json": measures
         and norms_out is None
@@ -142,11 +141,6 @@ def plan(
             "and report say so."
         )
     return proposal
-
-
-def sections() -> dict[str, Section]:
-    """All that ``--set`` reaches."""
-    return {"measure": section_of(Measure)}
 
 
 def released(history: History) -> tuple[Release, ...]:

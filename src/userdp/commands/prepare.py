@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+from userdp.commands.arguments import Section
 from userdp.commands.progress import shown
-from userdp.commands.setting import Section, read, section_of
 from userdp.core.errors import UseError, warn
 from userdp.core.interrupts import held, told
 from userdp.core.stages import Progress
@@ -20,6 +20,11 @@ from userdp.data.splits import SplitRule
 from userdp.data.tokenize import StoreTokenizer
 from userdp.data.user_store import UserStore
 from userdp.ledger import StoreLedger
+
+
+def sections() -> dict[str, Section]:
+    """All that ``--set`` reaches."""
+    return {"input": Section(of=InputOptions, without=("user", "text"))}
 
 
 def prepare(
@@ -40,9 +45,8 @@ def prepare(
     append: bool = False,
     overwrite: bool = False,
     ledger: str | Path | None = None,
-    settings: Sequence[str] = (),
     progress: Progress | None = None,
-    **fields: Any,
+    **fields: Annotated[Any, sections],
 ) -> UserStore:
     """Turn records into a user store, or add them to one.
 
@@ -82,9 +86,8 @@ def prepare(
         overwrite: replace the store that lies there; its privacy ledger is kept.
         ledger: a privacy ledger that other stores of the same people name too, so that what they
             are charged adds up: a file, begun with the first charge.
-        settings: what concerns only some kinds of source, as input.date=sent.
         progress: receives the progress; by default a bar, or lines where stderr is no terminal.
-        fields: the same as keywords, see `InputOptions`.
+        fields: what concerns only some kinds of source: fields of `InputOptions`, as ``date``.
 
     Raises:
         UseError: an argument is out of range, or the records as a whole cannot be used.
@@ -98,9 +101,8 @@ def prepare(
     if shared is not None:
         StoreLedger.require_shareable(place, shared)
     words = None if tokenizer is None else Path(tokenizer)
-    given = read(settings, sections())["input"] | fields
     template = template_of(place if append and words is None else words)
-    options = SourceOptions(user=user, text=text, **given, **template)
+    options = SourceOptions(user=user, text=text, **fields, **template)
     records = _open(data, source, options)
     if records.loss_mask and options.chat_template is None:
         warn(
@@ -127,11 +129,6 @@ def prepare(
         store = UserStore.open(place, fixed_graph=True)
         signals.finished()
     return store
-
-
-def sections() -> dict[str, Section]:
-    """All that ``--set`` reaches."""
-    return {"input": section_of(InputOptions, without=("user", "text"))}
 
 
 def _open(data: Any, kind: str | None, options: SourceOptions) -> Source:

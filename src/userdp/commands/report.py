@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 from userdp.claims import Claim
 from userdp.commands.answers import Answer, folder_of
-from userdp.commands.setting import refuse
+from userdp.commands.arguments import refuse
 from userdp.core.files import OPERATOR_FILE, SHAREABLE_FILE, require_new, write_file
 from userdp.reporting.facts import About, Facts, read_runs, read_store_total
 from userdp.reporting.meaning import FALSE_ALARMS

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from userdp.commands.setting import Section, read, samplings, section_of
+from userdp.commands.arguments import Section, divided
 from userdp.core.clip import AdaptiveClipping, Clip
 from userdp.core.codec import encode
 from userdp.core.errors import UseError, warn
@@ -46,10 +45,9 @@ def train(
     resume: bool = False,
     dry_run: bool = False,
     declare: bool = False,
-    settings: Sequence[str] = (),
     config: TrainConfig | None = None,
     progress: Progress | None = None,
-    **fields: Any,
+    **fields: Annotated[Any, sections],
 ) -> Run | DryRun | dict[str, Any] | None:
     """Fine-tune a model with user-level differential privacy.
 
@@ -84,10 +82,10 @@ def train(
         dry_run: charge nothing: print noise, time and claim.
         declare: train nothing: record these constants in the store's ledger, so that a later run by
             them counts as planned in advance.
-        settings: a further setting, as learning.weight_decay=0.1.
         config: the model and how it learns, whole; fields that are given beside it count.
         progress: receives the progress; by default a bar, or lines where stderr is no terminal.
-        fields: of `TrainConfig` and of `RunOptions`, by their names.
+        fields: of `TrainConfig`, `RunOptions` and `userdp.plans.resolved.PlanFields`, by their
+            names, such as ``weight_decay``.
 
     Returns:
         The run; or the cost and the claim that a dry run foresees; or a note that the run was
@@ -113,14 +111,13 @@ def train(
     from userdp.training.open_run import constants_digest
 
     folder = Path(out)
-    given = read(
-        settings, sections(), "plan", "learning", "run", epsilon=epsilon, population=population,
-        delta=delta, steps=steps, cohort_size=cohort_size, group_size=group_size,
-        l2_clip_norm=l2_clip_norm, model=model, lora_rank=lora_rank, learning_rate=learning_rate,
-        micro_batch=micro_batch, device=device, base_of_others=base_of_others or None, **fields,
-    )  # fmt: skip
-    chosen, learned = _resolved(plan, folder, config, given, resume=resume)
-    run = RunOptions(**given["run"])
+    fields |= {
+        "epsilon": epsilon, "population": population, "delta": delta, "steps": steps,
+        "cohort_size": cohort_size, "group_size": group_size, "l2_clip_norm": l2_clip_norm,
+        "model": model, "lora_rank": lora_rank, "learning_rate": learning_rate,
+        "micro_batch": micro_batch, "device": device, "base_of_others": base_of_others or None,
+    }  # fmt: skip
+    chosen, learned, run = _resolved(plan, folder, config, fields, resume=resume)
     # The plan is held against the store's adjacency in training.
     people = UserStore.open(Path(store), fixed_graph=True)
     if isinstance(chosen, PlainPlan):
@@ -159,15 +156,16 @@ def train(
 def sections() -> dict[str, Section]:
     """All that ``--set`` reaches: fields of the plan, of the learning and of the run."""
     from userdp.plans.resolved import PlanFields
+    from userdp.sampling import Sampling
 
     return {
-        "plan": section_of(PlanFields, without=("sampling", "clip", "adaptation")),
-        "sampling": samplings(without=("group_size",)),
-        "clip": section_of(Clip, without=("l2_norm", "adaptation")),
-        "adaptation": section_of(AdaptiveClipping),
-        "learning": section_of(TrainConfig),
-        "run": section_of(RunOptions),
-        "plain": section_of(PlainPlan),
+        "plan": Section(of=PlanFields, without=("sampling", "clip", "adaptation")),
+        "sampling": Section(of=Sampling, without=("group_size",), whole=dict),
+        "clip": Section(of=Clip, without=("l2_norm", "adaptation"), whole=dict),
+        "adaptation": Section(of=AdaptiveClipping, whole=dict),
+        "learning": Section(of=TrainConfig),
+        "run": Section(of=RunOptions),
+        "plain": Section(of=PlainPlan, whole=dict),
     }
 
 
@@ -175,17 +173,17 @@ def _resolved(
     plan: AnyPlan | None,
     folder: Path,
     config: TrainConfig | None,
-    given: Mapping[str, dict[str, Any]],
+    fields: dict[str, Any],
     *,
     resume: bool,
-) -> tuple[Plan | PlainPlan, TrainConfig]:
-    """The plan and the configuration: as given, or those of the run that is resumed."""
+) -> tuple[Plan | PlainPlan, TrainConfig, RunOptions]:
+    """The plan, the configuration and the options: as given, or those of the resumed run."""
     from userdp.commands.progress import say
     from userdp.plans.resolved import PlanFields, resolve
 
-    learning, plain = given["learning"], given["plain"]
-    nested: dict[str, Any] = {one: given[one] for one in ("sampling", "clip", "adaptation")}
-    chosen = PlanFields(**given["plan"], **nested)
+    plain = fields.pop("plain", {})
+    planned, learning, options = divided(fields, PlanFields, TrainConfig, RunOptions)
+    chosen, run = PlanFields(**planned), RunOptions(**options)
     if resume and plan is None and not (chosen.given or plain):
         plan, kept = _begun(folder)
         config = config or kept
@@ -196,12 +194,12 @@ def _resolved(
             raise UseError(f"{names} says nothing in a run without privacy (plain)")
         if plain and plain.keys() != {"steps", "batch_size"}:
             raise UseError("a run without privacy needs plain.steps and plain.batch_size")
-        return plan if isinstance(plan, PlainPlan) else PlainPlan(**plain), learned
+        return plan if isinstance(plan, PlainPlan) else PlainPlan(**plain), learned, run
     resolved, by_preset = resolve(plan, chosen, low_rank=learned.lora_rank is not None)
     rate = () if config is None else ("learning_rate",)
     if by_preset and (sentence := by_preset.sentence({*chosen.given, *learning, *rate})):
         say(sentence)
-    return resolved, learned
+    return resolved, learned, run
 
 
 def _begun(out: Path) -> tuple[Plan | PlainPlan, TrainConfig]:

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, cast
 
+from userdp.commands.arguments import refuse
 from userdp.commands.progress import shown
-from userdp.commands.setting import Section, read, refuse, section_of
 from userdp.core.errors import UseError, warn
 from userdp.core.stages import Progress
 from userdp.data.user_store import UserStore
@@ -19,7 +19,7 @@ from userdp.plans.resolved import PlanFields, resolve
 from userdp.plans.small_delta import plan_with_small_delta
 from userdp.sweeping.request import Choice, TuningMode, build_request, grid
 from userdp.sweeping.runs import Tuned, run_sweep
-from userdp.training.config import OptimizerName, RunOptions, TrainConfig, changed
+from userdp.training.config import OptimizerName, TrainConfig
 
 AnyPlan = Plan | Proposal | str | os.PathLike[str]
 
@@ -38,8 +38,8 @@ def tune(
     delta: float | None = None,
     device: str = "auto",
     resume: bool = False,
-    settings: Sequence[str] = (),
-    config: TrainConfig | None = None,
+    allow_large_delta: bool = False,
+    learning: TrainConfig | None = None,
     progress: Progress | None = None,
     **choice: Annotated[Any, Choice],
 ) -> Tuned:
@@ -70,8 +70,8 @@ def tune(
         delta: of the preset.
         device: auto (cuda where there is one, else cpu), cpu, cuda or cuda:N.
         resume: go on with the tuning in out; its options need not be given again.
-        settings: what all candidates share, as learning.lora_rank=8.
-        config: the same whole: the model and how it learns.
+        allow_large_delta: begin even where delta is not below 1 over the population.
+        learning: what all candidates share: the model and how it learns.
         progress: receives the progress; by default a bar, or lines where stderr is no terminal.
         choice: fields of `userdp.sweeping.request.Choice`, such as ``split``.
 
@@ -80,13 +80,12 @@ def tune(
         Interrupted: by Ctrl-C or SIGTERM; the trial that trained finished its step.
     """
     people = UserStore.open(Path(store), fixed_graph=True)  # each plan is held against it
-    given = read(settings, sections())
     several = isinstance(plan, Sequence) and not isinstance(plan, str)
     plans: list[Any] = list(cast("Sequence[AnyPlan]", plan)) if several else [plan]
     request = None
     if tuning is None:
         numbers = (epsilon, population, delta, *choice.values())
-        tried = (plans, learning_rate, l2_clip_norm, optimizer, settings, config)
+        tried = (plans, learning_rate, l2_clip_norm, optimizer, learning)
         refuse({
             "a tuning needs --tuning by name, since what the winner claims depends on how it is "
             "chosen: non-private, composition or private-selection": not resume,
@@ -95,8 +94,7 @@ def tune(
             or any(one is not None for one in numbers),
         })  # fmt: skip
     else:
-        learning = given["learning"]
-        learned = TrainConfig(**learning) if config is None else changed(config, **learning)
+        learned = learning or TrainConfig()
         if not plans and epsilon is not None and population is not None:
             budget = PlanFields(epsilon=epsilon, population=population, delta=delta)
             made, _ = resolve(None, budget, low_rank=learned.lora_rank is not None)
@@ -109,9 +107,8 @@ def tune(
         total = StoreLedger(people.path).history().total_delta
         for one in plans:
             users = declared_users(one)
-            warn(
-                plan_with_small_delta(as_plan(one), users=users, total_delta=total, **given["run"])
-            )
+            how: dict[str, Any] = {"allow_large_delta": allow_large_delta, "total_delta": total}
+            warn(plan_with_small_delta(as_plan(one), users=users, **how))
         axes = {"learning_rate": learning_rate, "optimizer": list(map(OptimizerName, optimizer))}
         request = build_request(
             people,
@@ -120,11 +117,3 @@ def tune(
         )
     with shown(progress) as bar:
         return run_sweep(people, Path(out), request, resume=resume, device=device, progress=bar)
-
-
-def sections() -> dict[str, Section]:
-    """All that ``--set`` reaches: what the candidates share."""
-    return {
-        "learning": section_of(TrainConfig, without=("learning_rate", "optimizer")),
-        "run": {"allow_large_delta": section_of(RunOptions)["allow_large_delta"]},
-    }

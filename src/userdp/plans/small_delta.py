@@ -93,7 +93,8 @@ def require_small_delta(
     rule = f"{rule_of(population):.1g}"
     raise UseError(
         what,
-        hint=f"give --delta {rule} (n^-1.1) or less; for a toy, --set run.allow_large_delta=true",
+        hint=f"give --delta {rule} (n^-1.1) or less; for a toy, --allow-large-delta (of train, "
+        "--set run.allow_large_delta=true)",
     )
 
 

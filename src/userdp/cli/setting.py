@@ -1,8 +1,8 @@
-"""Every value that a command takes: its options, and what ``--set section.field=value`` reaches.
+"""A value that a command takes from a line or a file: how it is spelled, documented and read.
 
-A parameter of the command is an option. A section is a frozen dataclass of the room that owns it:
-its fields are the settings, its docstring documents them, and its types are what is checked. All
-are read by the same rules.
+It is an option, or a setting that ``--set section.field=value`` reaches: a field of a frozen
+dataclass of the room that owns it, whose docstring documents it. The declared type is what is
+checked.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ import inspect
 import json
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, dataclass, fields, is_dataclass
 from datetime import date
 from enum import EnumType, StrEnum
 from itertools import product
@@ -21,6 +21,7 @@ from pathlib import Path
 from types import UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
+from userdp.commands.arguments import Section
 from userdp.core.codec import decode
 from userdp.core.errors import (
     UseError,
@@ -59,6 +60,12 @@ class Setting:
     def kinds(self) -> tuple[Any, ...]:
         """The types of one value: the members of a union, or of a sequence."""
         return _members(self.hint)
+
+    @property
+    def whole(self) -> Any:
+        """The dataclass that it is, if no word stands for one: it is given field by field."""
+        whole = next(filter(is_dataclass, self.kinds), None)
+        return None if str in self.kinds else whole
 
     @property
     def several(self) -> bool:
@@ -137,16 +144,6 @@ class Setting:
         raise UseError(f"{place} must be {wanted}, got {text!r}", hint=f"{guess}{listed}")
 
 
-Section = Mapping[str, Setting]
-
-
-def refuse(cases: Mapping[str, Any]) -> None:
-    """`UseError` of the first sentence whose condition holds: what is wrong, and the way out."""
-    for sentence, wrong in cases.items():
-        if wrong:
-            raise UseError(sentence)
-
-
 def as_json(text: str) -> Any:
     """The value that a text is in JSON; the text itself where it is none."""
     try:
@@ -162,22 +159,25 @@ def documented(thing: Any) -> dict[str, str]:
     return {name: " ".join(words.split()) for name, words in found}
 
 
-def section_of(kind: Any, *, without: Sequence[str] = ()) -> Section:
-    """The fields of a dataclass as settings."""
-    words, hints = documented(kind), get_type_hints(kind)
-    return {
-        one.name: Setting(
-            field=one.name,
-            hint=hints[one.name],
-            words=words.get(one.name, ""),
-            default=one.default,
-        )
-        for one in fields(kind)
-        if one.name not in without
-    }
+def fields_of(section: Section) -> dict[str, Setting]:
+    """The fields of a section's dataclass as settings."""
+    if section.of.__module__ == "userdp.sampling.base":  # an import for which no help waits
+        found = _samplings()
+    else:
+        words, hints = documented(section.of), get_type_hints(section.of)
+        found = {
+            one.name: Setting(
+                field=one.name,
+                hint=hints[one.name],
+                words=words.get(one.name, ""),
+                default=one.default,
+            )
+            for one in fields(section.of)
+        }
+    return {name: one for name, one in found.items() if name not in section.without}
 
 
-def samplings(*, without: Sequence[str] = ()) -> Section:
+def _samplings() -> dict[str, Setting]:
     """The kinds of sampling, and all constants of any of them."""
     from userdp.sampling import SAMPLINGS
 
@@ -188,46 +188,6 @@ def samplings(*, without: Sequence[str] = ()) -> Section:
         for name, meaning in {"kind": sampling.words.draw, **sampling.words.options}.items():
             words = f"{found[name].words}; " if name in found else ""
             found[name] = Setting(field=name, hint=hints[name], words=f"{words}{kind}: {meaning}")
-    return {name: one for name, one in found.items() if name not in without}
-
-
-def read(
-    given: Sequence[str], sections: Mapping[str, Section], *places: str, **arguments: Any
-) -> dict[str, dict[str, Any]]:
-    """The values that are set, by section and field, each of its declared type.
-
-    Args:
-        given: ``section.field=value`` each, a value as JSON has it or as plain text; of two for one
-            field the last counts.
-        sections: that the command knows.
-        places: the sections that arguments belong to.
-        arguments: each is set in the first of these places that has a field of its name. None says
-            nothing.
-
-    Raises:
-        UseError: names a setting that there is none of, or whose value is of another type.
-    """
-    found: dict[str, dict[str, Any]] = {name: {} for name in sections}
-    known = [f"{section}.{name}" for section, fields in sections.items() for name in fields]
-    for one in [given] if isinstance(given, str) else given:
-        place, equals, text = one.partition("=")
-        section, _, name = place.strip().replace("-", "_").partition(".")
-        if not equals or name not in sections.get(section, ()):
-            guess = likely(closest(f"{section}.{name}" if name else f".{section}", known))
-            raise UseError(
-                f"--set {one}: " + ("there is no such setting" if equals else "it has no value"),
-                hint=f"{guess}each is section.field=value; --settings lists them",
-            )
-        found[section][name] = sections[section][name].read(
-            text.strip(), place=f"{section}.{name}", listed="--settings lists all"
-        )
-    for name, value in arguments.items():
-        at = next((one for one in places if name in sections[one]), None)
-        if at is None:
-            near = closest(name, [field for one in places for field in sections[one]])
-            raise UseError(f"there is no argument {name}", hint=likely(near).strip() or None)
-        if value is not None:
-            found[at][name] = Path(value) if Path in sections[at][name].kinds else value
     return found
 
 

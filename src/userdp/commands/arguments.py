@@ -1,0 +1,51 @@
+"""What the commands are given: settings by section, fields of dataclasses, and what is refused."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from userdp.core.errors import UseError, closest, likely
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Section:
+    """What ``--set NAME.field=value`` gives to a command: the fields of a dataclass.
+
+    Args:
+        of: the dataclass; `userdp.sampling.Sampling` stands for all of its kinds.
+        without: fields that the command gets otherwise.
+        whole: makes one argument of the section's name from its fields; by default each field is an
+            argument.
+    """
+
+    of: type
+    without: tuple[str, ...] = ()
+    whole: Callable[..., Any] | None = None
+
+
+def refuse(cases: Mapping[str, Any]) -> None:
+    """`UseError` of the first sentence whose condition holds: what is wrong, and the way out."""
+    for sentence, wrong in cases.items():
+        if wrong:
+            raise UseError(sentence)
+
+
+def divided(given: Mapping[str, Any], *groups: type) -> list[dict[str, Any]]:
+    """The given fields of each of some dataclasses; None says nothing.
+
+    Raises:
+        UseError: names one that is a field of none of them.
+    """
+    fields = [[one.name for one in dataclasses.fields(group)] for group in groups]
+    parts: list[dict[str, Any]] = [{} for _ in groups]
+    for name, value in given.items():
+        at = next((part for part, names in zip(parts, fields, strict=True) if name in names), None)
+        if at is None:
+            near = closest(name, [one for names in fields for one in names])
+            raise UseError(f"there is no argument {name}", hint=likely(near).strip() or None)
+        if value is not None:
+            at[name] = value
+    return parts
