@@ -88,8 +88,8 @@ MAKERS: dict[str, tuple[str, Callable[[random.Random, Path], Any]]] = {
     "csv": ("a.csv", lambda draw, path: fixtures.write_csv(path, plain_rows(draw))),
     "parquet": ("a.parquet", lambda draw, path: fixtures.write_parquet(path, plain_rows(draw))),
     "mbox": ("a.mbox", lambda draw, path: fixtures.write_mbox(path, mailbox(draw))),
-    "leaf": ("a.json", lambda draw, path: fixtures.write_leaf(
-        path, {"a": {"x": [words(draw), [0.5, 1], None], "y": ["!", 3, None]}})),
+    "leaf": ("a.json", lambda draw, path: path.write_text(fixtures.leaf(
+        {"a": {"x": [words(draw), [0.5, 1], None], "y": ["!", 3, None]}}))),
     "stackoverflow": ("a.sqlite", lambda draw, path: fixtures.write_stackoverflow(
         path, [("train", "1", words(draw).encode())] * 3)),
     "zip": ("a.zip", archive),

@@ -108,15 +108,6 @@ def write_mbox(path: Path, messages: Sequence[bytes]) -> Path:
     return path
 
 
-def write_enron(folder: Path, messages: Sequence[bytes]) -> Path:
-    """As the archive is published: one message per file, by person and folder."""
-    for number, message in enumerate(messages, 1):
-        place = folder / "maildir" / f"person-{number % 2}" / "inbox"
-        place.mkdir(parents=True, exist_ok=True)
-        (place / f"{number}.").write_bytes(message)
-    return folder / "maildir"
-
-
 def write_repository(path: Path, commits: Sequence[tuple[str, str, str]]) -> Path:
     """A git repository of (author's address, ISO date, message)."""
 
@@ -135,12 +126,10 @@ def write_repository(path: Path, commits: Sequence[tuple[str, str, str]]) -> Pat
     return path
 
 
-def write_leaf(path: Path, user_data: dict[str, Any]) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
+def leaf(user_data: dict[str, Any]) -> str:
+    """LEAF's JSON."""
     sizes = [len(data["x"]) for data in user_data.values()]
-    content = {"users": list(user_data), "num_samples": sizes, "user_data": user_data}
-    path.write_text(json.dumps(content))
-    return path
+    return json.dumps({"users": list(user_data), "num_samples": sizes, "user_data": user_data})
 
 
 def example_proto(features: dict[str, bytes]) -> bytes:

@@ -89,3 +89,14 @@ def test_a_file_that_was_unpacked_keeps_what_lies_beside_it(tmp_path):
     for name in ("clean.jsonl", "clean.jsonl.gz"):
         source = open_source([str(tmp_path / name)], options=SourceOptions())
         assert source.facts["filtered_against_private"] == [told]
+
+
+def test_the_provenance_of_every_file_is_the_sources(tmp_path):
+    """A lineage that another file's overwrote would be missing from the claim."""
+    for number, name in enumerate(("text.jsonl", "text.csv")):
+        WRITERS[name](PLAIN, tmp_path / name)
+        told = {"lineage": {"number": number}, GENERATED: str(number)}
+        (tmp_path / f"{name}.provenance.json").write_text(json.dumps(told))
+    facts = open_source([str(tmp_path / name) for name in ("text.jsonl", "text.csv")]).facts
+    assert facts["text_lineage"] == [{"number": 0}, {"number": 1}]
+    assert facts["text_written_by"] == ["0", "1"]
