@@ -1,4 +1,4 @@
-"""Predictions of time and memory, held against what was measured at paper size; money and fit."""
+"""Predictions of time and memory: products by hand, plain training as the measure, refusals."""
 
 from __future__ import annotations
 

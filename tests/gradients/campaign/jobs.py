@@ -72,7 +72,7 @@ def answered(job: Job) -> dict[str, Any]:
     row: dict[str, Any] = job._asdict()
     try:
         found = _measured(job)
-        row |= {"way": found.way, "ratio": found.ratio, "clipped": found.clipped}
+        row |= {"way": found.way, "ratio": found.ratio}
     except UseError as error:
         row |= {"way": "refused", "said": str(error)[:200]}
     except _NotBuiltError as error:

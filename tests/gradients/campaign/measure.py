@@ -25,14 +25,10 @@ class Influence:
     Attributes:
         ratio: the greatest ‖S(D) - S(D∖u)‖ / C over the units u that were left out.
         together: units of D that were computed in a pass with other units' rows.
-        clipped: units of D whose norm is above C.
-        drew: whether the model drew random numbers.
     """
 
     ratio: float
     together: int
-    clipped: int
-    drew: bool
 
     @property
     def way(self) -> str:
@@ -67,12 +63,7 @@ def influence(
         else:
             rest = clipped(others)
         moves.append(distance(everybody, rest) / clip)
-    return Influence(
-        ratio=max(moves),
-        together=_together(units, masks),
-        clipped=int((everybody.norms > clip).sum()),
-        drew=bool(masks.noted),
-    )
+    return Influence(ratio=max(moves), together=_together(units, masks))
 
 
 def without(units: Units, unit: int) -> Units:
