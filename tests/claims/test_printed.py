@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import re
 from pathlib import Path
 
@@ -15,13 +14,10 @@ from tests.plans import els_plan, uls_plan
 from userdp import export
 from userdp.claims import Claim, claim
 from userdp.claims import verify as verify_module
-from userdp.claims.lineage import of_parts
 from userdp.claims.released import STATEMENT
 from userdp.claims.verify import verify
 from userdp.claims.words import SPENT_SO_FAR
 from userdp.cli.app import run as command
-from userdp.core.vocabulary import Adjacency, Guarantee, PrivacyUnit
-from userdp.ledger.parts import Bound, Query
 from userdp.ledger.run_ledger import append_release
 from userdp.plans import Plan
 from userdp.reporting.facts import read_run
@@ -53,29 +49,6 @@ def test_the_claim_stays_the_models_and_the_sum_stands_beside_it(tmp_path):
     assert [one["epsilon"] for one in values["printed"]] == [50.0, 0.25]
     assert values["together"]["epsilon"] == told.together.epsilon
     json.dumps(values)
-
-
-def test_an_answer_covers_everybody_so_that_the_sum_holds_for_two_neighbours():
-    """An oracle: two mechanisms of known distributions, both released, counted exactly.
-
-    Randomized response at ε_1 and at ε_2 of the same bit: the worst ratio of joint probabilities is
-    exp(ε_1 + ε_2), which the sum must not be below.
-    """
-    one, other = 0.3, 5.0
-    keep = [math.exp(e) / (1 + math.exp(e)) for e in (one, other)]
-    worst = math.log(math.prod(k / (1 - k) for k in keep))
-    model = Guarantee(
-        epsilon=one, delta=0.0, unit=PrivacyUnit.USER, adjacency=Adjacency.ADD_OR_REMOVE,
-        sampling="none", accountant="pure",
-    )  # fmt: skip
-    assert together(model, other) >= worst * (1 - 1e-9)
-    # The twin: what was said before is too little for whoever reads both.
-    assert model.epsilon < worst
-
-
-def together(model: Guarantee, epsilon: float) -> float:
-    parts = [Bound(id="m", what="", bound=model), Query(id="a", name="", pure_epsilon=epsilon)]
-    return of_parts(parts).guarantee().epsilon
 
 
 def test_where_no_sum_holds_it_is_said(tmp_path):

@@ -93,15 +93,6 @@ def test_invariant_8_a_delta_that_is_none_is_refused(tmp_path, delta):
         claim(tmp_path, delta=delta)
 
 
-@pytest.mark.parametrize("text", [b"", b"{}\n", b"\xff\xfe\n", b'{"kind":"x"}\n'])
-def test_a_file_that_is_no_ledger_is_refused(tmp_path, text):
-    (tmp_path / "ledger.jsonl").write_bytes(text)
-    with pytest.raises(UseError):
-        claim(tmp_path)
-    with pytest.raises(UseError, match="there is no ledger"):
-        claim(tmp_path / "none")
-
-
 def test_invariant_9_the_shareable_ledger_holds_public_constants_only(tmp_path):
     run_with(tmp_path / "run", uls_plan(), 3)
     header = entries(tmp_path / "run" / "ledger.jsonl")[0]

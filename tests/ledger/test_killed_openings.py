@@ -6,6 +6,7 @@ import pytest
 
 from tests.ledger.runs import PLAN, Killed, copied, empty_store, go_on
 from userdp.claims import claim
+from userdp.claims.conditions import COPIED
 from userdp.claims.lineage import Lineage
 from userdp.core import files
 from userdp.ledger import StoreLedger, journal
@@ -74,6 +75,7 @@ def test_invariant_7_a_kill_between_any_two_writes_of_an_opening_costs_nothing(
             assert len(StoreLedger(here.path).charges()) == charges, (first, second)
             assert claim(run).steps == PLAN.steps
             assert claim(run).guarantee.epsilon == charges * PLAN.guarantee().epsilon
+            assert COPIED not in claim(run).conditions, "a ledger begun by a kill is no copy"
 
 
 def test_invariant_13_a_kill_at_the_beginning_forgets_nothing_of_the_base(tmp_path, monkeypatch):

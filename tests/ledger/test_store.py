@@ -13,7 +13,6 @@ from userdp.claims import claim
 from userdp.claims.conditions import ConditionKind
 from userdp.core.errors import UseError
 from userdp.ledger import History, StoreLedger, journal
-from userdp.ledger import store_ledger as store_module
 from userdp.ledger.counter import Counter, open_charges
 from userdp.ledger.lines import Declare
 
@@ -104,28 +103,6 @@ def test_invariant_12_twin_whoever_does_not_look_at_the_file_takes_a_copy_for_th
     monkeypatch.setattr(History, "copied", False)
     charged(tmp_path / "copy")
     assert kinds(tmp_path / "copy") == set()
-
-
-class Killed(BaseException):
-    """Stands for a process that is no more."""
-
-
-@pytest.mark.parametrize(
-    ("owner", "name"),
-    [(journal, "_write"), (store_module.files, "write_json")],
-    ids=["first line", "note"],
-)
-def test_a_kill_while_a_ledger_is_begun_makes_it_no_copy(tmp_path, monkeypatch, owner, name):
-    def killed(*arguments, **options):
-        raise Killed
-
-    with monkeypatch.context() as patch:
-        patch.setattr(owner, name, killed)
-        with pytest.raises(Killed):
-            charged(tmp_path, "one")
-    begun = [charge.run_id for charge in StoreLedger(tmp_path).charges()]
-    assert begun == ([] if owner is journal else ["one"])
-    assert charged(tmp_path).conditions == ()
 
 
 # One ledger for several stores.
