@@ -300,6 +300,8 @@ class OpenRun:
 
     def _payer(self, history: History) -> Part | None:
         """What the run claims in place of its own steps, if it does."""
+        if self.plan is None:
+            return None
         if self.of.options.unsafe_seeds:
             why = "its randomness was fixed by a known seed, which anybody could repeat"
             return Unclaimed(id=self.run_id, why=why)
