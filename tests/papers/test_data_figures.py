@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import random
 import stat
-from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -106,16 +105,6 @@ def test_chua_table_1_counts_records_where_examples_are_long(raw, both) -> None:
     assert row["average"] == pytest.approx(counts.mean())
     assert (row["min"], row["max"]) == (counts.min(), counts.max())
     assert row["median"] == counts.quantile(0.5, interpolation="lower")
-
-
-@pytest.mark.parametrize("name", ["cut", "whole"])
-def test_histograms_have_each_user_in_the_bin_of_its_count(name, raw, both) -> None:
-    counts = counts_of(raw, trained(both[name]), by_tokens=name == "cut")
-    binned = Counter(int(count).bit_length() for count in counts)
-    for row in texts.histograms({name: both[name]}):
-        assert row["most"] == 2 * row["least"] - 1
-        assert row["users"] == binned.pop(row["least"].bit_length(), 0)
-    assert not binned
 
 
 def test_chua_table_7_is_what_plain_sorting_selects(stores, monkeypatch) -> None:

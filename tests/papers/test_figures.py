@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import math
 from importlib import import_module
 from pathlib import Path
 
@@ -12,7 +11,7 @@ import pytest
 from scipy import stats
 
 from papers import conjecture_1
-from papers.drawing import Row, write_csv
+from papers.drawing import write_csv
 from papers.figures import FIGURES
 from tests.speed import fast_then_slow
 from userdp.accounting import binomial_steps
@@ -20,21 +19,6 @@ from userdp.accounting import binomial_steps
 
 def figure(name: str):
     return import_module(f"papers.{FIGURES[name]['module']}").FIGURES[name]
-
-
-@pytest.fixture(scope="module")
-def poisson() -> list[Row]:
-    return figure("ganesh-figure-1").rows(noise_multipliers=(1.0,), group_sizes=(1, 4, 8, 9))
-
-
-@pytest.mark.slow
-def test_poisson_growth_is_near_linear_where_group_privacy_explodes(poisson: list[Row]) -> None:
-    by_k = {row["group_size"]: row for row in poisson}
-    assert by_k[1]["epsilon"] == pytest.approx(2.9552459, abs=1e-6)
-    assert by_k[8]["epsilon"] == pytest.approx(34.8906956, abs=1e-6)
-    assert by_k[9]["epsilon"] < 2 * by_k[9]["epsilon_linear"]
-    assert by_k[4]["epsilon_vadhan"] > 1.9 * by_k[4]["epsilon"]
-    assert by_k[9]["epsilon_vadhan"] == by_k[9]["epsilon_best_from_curve"] == math.inf
 
 
 SMALL: dict[str, dict[str, object]] = {

@@ -39,28 +39,6 @@ def test_clipped_sums_are_those_of_a_plain_loop():
             assert found[trial, :, setting] == pytest.approx(expected, abs=1e-5)
 
 
-def run(algorithm, population, *, rate=1.0, clip=1e6, seed=3):
-    means, data = population.draw(0)
-    found = simulate(
-        algorithm,
-        means,
-        data,
-        learning_rates=np.array([rate]),
-        clip_norms=np.array([clip]),
-        seed=seed,
-    )
-    return found[:, 0], means, data
-
-
-@pytest.mark.parametrize("group_size", [None, 4])
-def test_without_noise_and_clipping_one_full_step_is_the_mean(group_size):
-    budget = SMALL.users * SMALL.examples
-    algorithm = Algorithm(group_size=group_size, budget=budget, noise_multiplier=0, steps=1)
-    found, means, data = run(algorithm, SMALL)
-    expected = ((data.mean((1, 2)) - means) ** 2).sum(1)
-    assert found == pytest.approx(expected, rel=1e-4)
-
-
 @pytest.mark.parametrize(("group_size", "units"), [(None, 28), (4, 7)])
 def test_one_step_of_noise_has_the_mechanisms_variance(group_size, units):
     """With gradients of almost nothing, ‖θ‖² is (σ C rate / units)² times a χ² of d degrees."""
