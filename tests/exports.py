@@ -22,18 +22,12 @@ def make_runs(folder: Path) -> Path:
     return folder
 
 
-def make_key(folder: Path, name: str = "key", kind: str = "ed25519") -> tuple[Path, Path]:
+def make_key(folder: Path, name: str = "key") -> tuple[Path, Path]:
     """A private key that only its owner may read, and its public half, both in PEM."""
     from cryptography.hazmat.primitives import serialization
-    from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-    private = {
-        "ed25519": ed25519.Ed25519PrivateKey.generate,
-        "P-256": lambda: ec.generate_private_key(ec.SECP256R1()),
-        "P-384": lambda: ec.generate_private_key(ec.SECP384R1()),
-        "P-521": lambda: ec.generate_private_key(ec.SECP521R1()),
-        "RSA": lambda: rsa.generate_private_key(public_exponent=65537, key_size=2048),
-    }[kind]()
+    private = Ed25519PrivateKey.generate()
     pem = private.private_bytes(
         serialization.Encoding.PEM,
         serialization.PrivateFormat.PKCS8,

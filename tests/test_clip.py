@@ -96,14 +96,11 @@ def test_a_count_that_would_spend_the_budget_alone_is_refused(bad):
         changed_plan(uls_plan(noise_multiplier=1.0), adaptive=AdaptiveClipping(count_noise_std=bad))
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [{"quantile": 0.0}, {"quantile": 1.0}, {"quantile": math.nan}]
-    + [{"learning_rate": bad} for bad in (0.0, math.nan, 1.5, -1.0)],
-)
-def test_constants_out_of_range_are_refused(changes):
+@pytest.mark.parametrize("name", ["quantile", "learning_rate"])
+@pytest.mark.parametrize("bad", [0.0, math.nan, 1.5, -1.0])
+def test_constants_out_of_range_are_refused(name, bad):
     with pytest.raises(UseError):
-        AdaptiveClipping(**changes)
+        AdaptiveClipping(**{name: bad})
 
 
 def test_automatic_clipping_has_no_threshold_to_adapt():
@@ -111,24 +108,16 @@ def test_automatic_clipping_has_no_threshold_to_adapt():
         changed_plan(uls_plan(), clip_form=ClipForm.AUTOMATIC, adaptive=AdaptiveClipping())
 
 
-def settle(norms: np.ndarray, *, quantile: float, start: float) -> float:
-    """Where the clip norm ends on these norms, without noise."""
-    adaptive, clip = AdaptiveClipping(quantile=quantile), start
-    for _ in range(400):
-        clip = adaptive.next_clip_norm(
-            l2_clip_norm=clip,
-            noisy_count=float((norms <= clip).sum() - len(norms) / 2),
-            denominator=len(norms),
-            start=start,
-        )
-    return clip
-
-
 @pytest.mark.parametrize("quantile", [0.25, 0.5, 0.9])
 @pytest.mark.parametrize("start", [0.01, 1.0, 100.0])
 def test_the_clip_norm_finds_the_quantile_from_far_away(quantile, start):
     norms = np.random.default_rng(0).lognormal(size=2000)
-    found = settle(norms, quantile=quantile, start=start)
+    adaptive, found = AdaptiveClipping(quantile=quantile), start
+    for _ in range(400):
+        count = float((norms <= found).sum() - len(norms) / 2)
+        found = adaptive.next_clip_norm(
+            l2_clip_norm=found, noisy_count=count, denominator=len(norms), start=start
+        )
     assert float((norms <= found).mean()) == pytest.approx(quantile, abs=0.02)
 
 

@@ -28,16 +28,13 @@ def test_what_python_writes_is_read_as_it_was(value, escaped):
 REFUSED = {
     "a key twice": '{"a": {"b": 1, "b": 2}}',
     "NaN": "[NaN]",
-    "infinity": '{"a": -Infinity}',
     "too large": "1e999",
     "deeper than Python's stack": "[" * 10**6,
     "half a pair": '["\\ud800"]',
-    "half a pair in a key": '{"\\udc00": 1}',
     "a number without end": "1" * 10_000,
     "UTF-16": '{"a": 1}'.encode("utf-16"),
     "a byte order mark": b"\xef\xbb\xbf{}",
     "no UTF-8": b'"\xff"',
-    "nothing": "",
     "two values": "1 2",
 }
 

@@ -73,26 +73,3 @@ def test_no_message_advises_what_forgets_a_charge() -> None:
 @pytest.mark.parametrize("hint", ["restore it from a copy", "delete the ledger, and retry"])
 def test_broken_twin_a_hint_that_undoes_the_guarantee_is_caught(hint: str) -> None:
     assert UNDOES.search(hint)
-
-
-RUNS_CODE = re.compile(
-    r"^\s*(?:import|from) (?:pickle|dill|joblib|shelve|marshal|cloudpickle)\b"
-    r"|\btorch\.(?:load|save)\("
-    r"|\ballow_pickle=(?!False)",
-    re.MULTILINE,
-)
-"""What reads, or writes for such a reader, a file that may hold code: `pickle` by its names."""
-
-
-@pytest.mark.pitfall(number=28)
-def test_no_file_is_read_that_could_run_code() -> None:
-    assert [
-        path for path in SOURCE.rglob("*.py") if RUNS_CODE.search(path.read_text("utf-8"))
-    ] == []
-
-
-@pytest.mark.parametrize(
-    "line", ["    import pickle", "torch.load('model.bin')", "numpy.load(f, allow_pickle=True)"]
-)
-def test_broken_twin_a_pickle_is_caught(line: str) -> None:
-    assert RUNS_CODE.search(line)

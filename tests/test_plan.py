@@ -53,30 +53,12 @@ def test_a_plan_survives_json_and_its_digest_tells_plans_apart(plan, tmp_path):
     assert changed_plan(plan, steps=6).digest != plan.digest
 
 
-@pytest.mark.parametrize(
-    "text", ["", "[]", "{}", '{"schema": "userdp.plan/0"}', "\x00", '{"schema": "userdp.plan/1"}']
-)
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"schema": "userdp.plan/0"}'])
 def test_a_file_that_is_no_plan_is_refused(text, tmp_path):
     path = tmp_path / "plan.json"
     path.write_text(text)
     with pytest.raises(UseError):
         Plan.load(path)
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"form": "soft"},
-        {"split": "sideways"},
-        {"adaptation": {"quantile": 0.5, "surprise": 1}},
-        {"adaptation": {"quantile": 2.0, "learning_rate": 0.2, "count_noise_std": None}},
-        {"adaptation": 3},
-    ],
-)
-def test_unknown_clipping_is_refused(changes):
-    values = encode(changed_plan(uls_plan(), **CLIPPING))
-    with pytest.raises(UseError, match=r"plan\.clip|quantile|form of clipping"):
-        as_plan({**values, "clip": {**values["clip"], **changes}})
 
 
 def test_form_and_split_do_not_move_epsilon():
@@ -86,26 +68,17 @@ def test_form_and_split_do_not_move_epsilon():
         assert plan.noise_std == uls_plan().noise_std
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"cohort_size": math.nan},
-        {"cohort_size": 0},
-        {"cohort_size": 101},
-        {"population": 0},
-        {"l2_clip_norm": math.nan},
-        {"l2_clip_norm": -1.0},
-        {"noise_multiplier": math.nan},
-        {"noise_multiplier": 0.0},
-        {"target_delta": 1.0},
-        {"steps": 0},
-        {"group_size": 0},
-        {"item_clip_norm": math.inf},
-    ],
-)
-def test_bad_constants_are_refused(changes):
+BAD = {
+    "cohort_size": (math.nan, 0, 101), "population": (0,), "l2_clip_norm": (math.nan, -1.0),
+    "noise_multiplier": (math.nan, 0.0), "target_delta": (1.0,), "steps": (0,),
+    "group_size": (0,), "item_clip_norm": (math.inf,), "clip_form": ("soft",),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "value"), [(name, one) for name in BAD for one in BAD[name]])
+def test_bad_constants_are_refused(name, value):
     with pytest.raises(UseError):
-        uls_plan(**changes)
+        uls_plan(**{name: value})
 
 
 @pytest.mark.pitfall(number=45)
@@ -143,9 +116,8 @@ def test_fewer_steps_cost_less_and_none_cost_nothing():
 def test_clipping_in_words_says_all_that_differs_from_the_papers():
     assert uls_plan().clipping is None
     words = changed_plan(uls_plan(), **CLIPPING).clipping
-    assert "normalized" in words
-    assert "by layer (dimension)" in words
-    assert "quantile 0.4, count noise 9" in words
+    for said in ("normalized", "by layer (dimension)", "quantile 0.4, count noise 9"):
+        assert said in words
 
 
 @pytest.mark.slow
@@ -166,22 +138,6 @@ def test_group_privacy_claims_what_the_lemma_makes_of_one_example(accountant):
     lifted = group_guarantee(0.5, single.delta(0.5).upper, 4, lemma[accountant])
     assert lifted.epsilon == 2.0
     assert 0.99e-5 < lifted.delta <= 1.0001e-5
-
-
-@pytest.mark.slow
-def test_group_privacy_needs_more_noise_and_one_that_forgets_the_group_is_caught():
-    """The twin keeps the example-level noise; the plan's own claim exceeds the budget."""
-    budget = {"noise_multiplier": None, "target_epsilon": 2.0}
-    plans = [
-        els_plan(**budget, accountant=Accountant(name))
-        for name in ("contour", "group-privacy", "group-privacy-vadhan")
-    ]
-    noise = [plan.noise.multiplier for plan in plans]
-    assert noise == sorted(noise)
-    assert noise[1] > 1.04 * noise[0]
-    single = els_plan(group_size=1, **budget)
-    forgetful = changed_plan(plans[1], noise_multiplier=single.noise.multiplier)
-    assert forgetful.guarantee().epsilon > 2 * 2.0
 
 
 @pytest.mark.parametrize("accountant", ["rdp", "dp-accounting", "group-privacy"])

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from tests.plans import els_plan, uls_plan
-from tests.reporting.conftest import run_maker, users_plan
 from tests.training.toy import private_run, sgd, toy_model, toy_store
 from userdp.cli.app import run as userdp
 from userdp.core.codec import encode
@@ -99,20 +98,4 @@ def test_a_plan_file_with_a_number_of_users_is_judged_by_it(store, tmp_path, cap
     sweep += ["--plan", str(tmp_path / "bare.json"), "--learning-rate", "0.1", "0.2"]
     capsys.readouterr()
     assert userdp(sweep) == 2
-    assert "not below 1/n" in capsys.readouterr().err
-
-
-@pytest.mark.slow
-def test_account_warns_of_a_stated_population(tmp_path, capsys) -> None:
-    """Nothing is charged by it, so that nothing is refused."""
-    batch = "--sampling fixed-batch --set sampling.batch_size=2 --group-size 1 "
-    batch += "--population 100 --steps 1"
-    for more in ("--noise-multiplier", "--epsilon"):
-        asked = ["account", *batch.split(), more, "4", "--delta"]
-        for delta, words in ((LARGE, "not below 1/n"), (MIDDLE, "above the rule")):
-            assert userdp([*asked, str(delta)]) == 0
-            assert words in capsys.readouterr().err
-    large = run_maker(tmp_path)("large", users_plan(steps=1, target_delta=1e-3))
-    capsys.readouterr()
-    assert userdp(["account", "--ledger", str(large)]) == 0
     assert "not below 1/n" in capsys.readouterr().err

@@ -133,29 +133,6 @@ def read_operator(folder: Path) -> None:
     report([folder], out=folder.with_name("out") / "report.html")
 
 
-def make_settle(folder: Path) -> None:
-    (folder / "run").mkdir()
-    shutil.copytree(CORPUS / "store", folder / "store")
-    copies("ledger.jsonl", "plan.json", of="unfinished")(folder / "run")
-    lines = [json.loads(line) for line in (folder / "run/ledger.jsonl").read_text().splitlines()]
-    nonces = [line["nonce"] for line in lines if line["kind"] == "open"]
-    values = {
-        "run_id": lines[0]["run_id"], "nonces": nonces, "charge": lines[0]["run_id"],
-        "digests": {"store": "00", "plan": "00"}, "store_path": "STORE", "store_beside": "store",
-        "state": "", "began": {},
-    }  # fmt: skip
-    (folder / "run/resume.json").write_text(json.dumps(values))
-
-
-def read_settle(folder: Path) -> None:
-    from userdp.ledger.run_folder import RunFolder
-    from userdp.ledger.run_ledger import end_early
-
-    resume = folder / "run" / "resume.json"
-    resume.write_bytes(resume.read_bytes().replace(b"STORE", str(folder / "store").encode()))
-    end_early(RunFolder(folder / "run"))
-
-
 def read_plan(folder: Path) -> None:
     from userdp.plans import Plan
 
@@ -221,7 +198,7 @@ def read_records(folder: Path) -> None:
     assert len(set(users)) == len(users), "a user is there twice"
 
 
-# --- models, checkpoints, arrays, keys, sweeps
+# --- models
 
 
 def read_weights(folder: Path) -> None:
@@ -234,36 +211,12 @@ def read_weights(folder: Path) -> None:
     assert checked.problems or digest == known, "verified, and the tensors are others"
 
 
-def checkpoints(folder: Path) -> Any:
-    import torch
-
-    from userdp.training.checkpoints import Checkpoints
-    from userdp.training.optimizers import WeightAverage
-
-    torch.manual_seed(0)
-    model = torch.nn.Linear(3, 2)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
-    model(torch.ones(1, 3)).sum().backward()
-    optimizer.step()
-    return Checkpoints(folder, "ab12", model, optimizer, WeightAverage(model, 0.9))
-
-
-def make_checkpoint(folder: Path) -> None:
-    checkpoints(folder).save(3)
-
-
-def read_a_checkpoint(folder: Path) -> None:
-    checkpoints(folder).read(most_steps=3)
-
-
 READERS = {
-    "checkpoint": Reader(make=make_checkpoint, read=read_a_checkpoint),
     "jsonl": Reader(make=make_records, read=read_records),
     "ledger-bytes": Reader(make=copies("ledger.jsonl", of="winner"), read=read_chain),
     "operator": Reader(make=make_operator, read=read_operator),
     "plan": Reader(make=copies("plan.json", of="run"), read=read_plan),
     "run": Reader(make=make_run, read=read_run, mend=chain),
-    "settle": Reader(make=make_settle, read=read_settle, mend=chain),
     "store": Reader(make=make_store, read=read_store),
     "store-ledger": Reader(make=make_store, read=read_store_ledger, mend=chain),
     "tokenizer": Reader(make=copies("tokenizer.json", of="run/model"), read=read_tokenizer),

@@ -7,7 +7,6 @@ import re
 import struct
 from collections.abc import Iterator
 from functools import cache, lru_cache
-from urllib.parse import unquote_to_bytes
 
 import numpy as np
 
@@ -30,19 +29,6 @@ def findings(data: bytes, secrets: Secrets, *, allowed: frozenset[Kind] = frozen
     return found
 
 
-def _marks(kind: Kind) -> dict[str, set[bytes]]:
-    """The mark of a kind by the form in which it may stand; compared in lower case, but base64."""
-    mark = MARKS[kind]
-    written = (mark, mark.capitalize(), mark.upper())
-    return {
-        "as it is": {mark.encode()},
-        "as UTF-16": {mark.encode("utf-16-le")},
-        "as UTF-32": {mark.encode("utf-32-le")},
-        "in hexadecimal": {one.encode().hex().encode() for one in written},
-        "as base64": {part for one in written for part in _base64(one.encode())},
-    }
-
-
 def _base64(mark: bytes) -> Iterator[bytes]:
     """What of base64 does not depend on the neighbours of ``mark``, at each of its three places."""
     for before in range(3):
@@ -51,19 +37,15 @@ def _base64(mark: bytes) -> Iterator[bytes]:
 
 
 def _look_for_mark(kind: Kind):
-    forms = _marks(kind)
+    mark = MARKS[kind]
+    encoded = [part for one in (mark, mark.capitalize()) for part in _base64(one.encode())]
 
     def look(data: bytes, secrets: Secrets) -> Iterator[str]:
-        lower = data.lower()
-        joined = re.sub(rb"\s+", b"", lower)  # a terminal breaks lines within words
-        plain = unquote_to_bytes(data).lower() if b"%" in data else b""
-        for form, needles in forms.items():
-            if form == "as base64":
-                places = (data, re.sub(rb"\s+", b"", data))
-            else:
-                places = (lower, joined, plain)
-            if any(needle in place for needle in needles for place in places):
-                yield form
+        joined = re.sub(rb"\s+", b"", data)  # a terminal breaks lines within words
+        if any(mark.encode() in place.lower() for place in (data, joined)):
+            yield "as it is"
+        if any(part in joined for part in encoded):
+            yield "as base64"  # a picture in a page
 
     return look
 

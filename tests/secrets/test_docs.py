@@ -14,10 +14,3 @@ def test_the_page_shows_the_table():
 def test_what_anyone_may_read_holds_nothing_but_a_public_vocabulary():
     held = [one for one in OUTPUTS if one.holds and one.reader != OPERATOR]
     assert [one.name for one in held] == ["`tokenizer.json`, wherever it lies"]
-
-
-def test_ids_and_text_are_in_the_store_alone():
-    from tests.secrets.planted import Kind
-
-    held = [one.name for one in OUTPUTS if {Kind.ID, Kind.TEXT, Kind.TOKENS} & one.holds]
-    assert held == ["`STORE/`"]
