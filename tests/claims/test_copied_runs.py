@@ -7,7 +7,7 @@ import pytest
 from tests.ledger.runs import copied, empty_store, go_on, opened
 from tests.plans import uls_plan
 from userdp.claims import claim
-from userdp.claims.conditions import ConditionKind
+from userdp.claims.lineage import ConditionKind
 from userdp.ledger import RunRecord, StoreLedger
 
 PLAN = uls_plan()

@@ -5,7 +5,7 @@ from transformers import DataCollatorForLanguageModeling, EarlyStoppingCallback,
 
 from tests.huggingface.toy import tokenized, toy_tokenizer, trainer
 from tests.plans import uls_plan
-from userdp.claims.conditions import ConditionKind
+from userdp.claims.lineage import ConditionKind
 from userdp.ledger import StoreLedger
 
 pytestmark = pytest.mark.slow

@@ -8,8 +8,7 @@ from tests.ledgers import begun, entries, reserve, run_with
 from tests.plans import els_plan, uls_plan
 from userdp.accounting.private_selection import TruncatedNegativeBinomial
 from userdp.claims import claim
-from userdp.claims.conditions import ConditionKind
-from userdp.claims.lineage import Lineage, of_parts
+from userdp.claims.lineage import ConditionKind, Lineage, of_parts
 from userdp.core.codec import encode
 from userdp.core.errors import FailureError, UseError
 from userdp.ledger import RunLedger, RunRecord, StoreLedger

@@ -6,8 +6,7 @@ import pytest
 
 from tests.ledger.runs import PLAN, Killed, copied, empty_store, go_on
 from userdp.claims import claim
-from userdp.claims.conditions import COPIED
-from userdp.claims.lineage import Lineage
+from userdp.claims.lineage import COPIED, Lineage
 from userdp.core import files
 from userdp.ledger import StoreLedger, journal
 from userdp.ledger.parts import Query

@@ -10,7 +10,7 @@ import pytest
 from tests.ledgers import begun, reserve
 from tests.plans import uls_plan
 from userdp.claims import claim
-from userdp.claims.conditions import ConditionKind
+from userdp.claims.lineage import ConditionKind
 from userdp.core.errors import UseError
 from userdp.ledger import History, StoreLedger, journal
 from userdp.ledger.counter import Counter, open_charges

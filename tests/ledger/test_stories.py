@@ -24,8 +24,7 @@ from tests.ledgers import reserve, settle
 from userdp.claims import claim
 from userdp.claims import claims as claims_module
 from userdp.claims.claims import store_claim
-from userdp.claims.conditions import Condition, ConditionKind
-from userdp.claims.lineage import Lineage
+from userdp.claims.lineage import Condition, ConditionKind, Lineage
 from userdp.core.errors import UseError
 from userdp.ledger import StoreLedger
 from userdp.ledger.lines import Answer, Open, Release, Trial

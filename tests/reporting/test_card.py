@@ -10,8 +10,7 @@ import yaml
 
 from tests.plans import changed_plan
 from tests.reporting.conftest import MakeRun, examples_plan
-from userdp.claims.conditions import Condition, ConditionKind
-from userdp.claims.lineage import Lineage
+from userdp.claims.lineage import Condition, ConditionKind, Lineage
 from userdp.core.errors import UseError
 from userdp.ledger.parts import Query
 from userdp.reporting import rendering

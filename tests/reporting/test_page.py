@@ -21,7 +21,7 @@ from userdp import report
 from userdp.accounting.mechanisms import Mixture, binomial_steps
 from userdp.accounting.tradeoff import DeltaCurve
 from userdp.claims import Condition, Lineage
-from userdp.claims.conditions import ConditionKind
+from userdp.claims.lineage import ConditionKind
 from userdp.claims.words import SPENT_SO_FAR
 from userdp.cli.app import run as userdp
 from userdp.core.errors import UseError

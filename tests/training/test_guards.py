@@ -11,8 +11,7 @@ from tests.plans import uls_plan
 from tests.speed import fast_then_slow
 from tests.training.toy import attempts, moved, sgd, take, toy_model, trained, weights
 from userdp.claims import claim
-from userdp.claims.conditions import ConditionKind
-from userdp.claims.lineage import Lineage
+from userdp.claims.lineage import ConditionKind, Lineage
 from userdp.core.errors import UseError
 from userdp.gradients import causal_lm_loss
 from userdp.ledger import StoreLedger

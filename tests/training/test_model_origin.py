@@ -16,7 +16,7 @@ from tests.speed import fast_then_slow
 from tests.training import toy
 from tests.training.toy import loaded, sgd, take, trained
 from userdp.claims import Lineage, claim
-from userdp.claims.conditions import ConditionKind
+from userdp.claims.lineage import ConditionKind
 from userdp.core.errors import UseError
 from userdp.data.ownership import first_owner_facts
 from userdp.data.sources import user_is

@@ -12,7 +12,6 @@ from typing import Any
 from userdp.accounting.accountants import Accountant, by_dp_accounting
 from userdp.accounting.mechanisms import Mixture, NoisySteps
 from userdp.accounting.rdp import has_curve
-from userdp.claims.conditions import looks_in_one
 from userdp.claims.descent import (
     bases_of,
     followed,
@@ -22,7 +21,7 @@ from userdp.claims.descent import (
     run_lineage,
     store_conditions,
 )
-from userdp.claims.lineage import Lineage, of_parts
+from userdp.claims.lineage import Lineage, looks_in_one, of_parts
 from userdp.claims.released import require_released_files
 from userdp.claims.words import Claim, priced
 from userdp.core.errors import FailureError, UseError

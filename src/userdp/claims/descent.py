@@ -13,8 +13,17 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from userdp.claims.conditions import COPIED, Condition, ConditionKind, about, among_runs, of_plan
-from userdp.claims.lineage import Lineage, lineage_from, of_parts
+from userdp.claims.lineage import (
+    COPIED,
+    Condition,
+    ConditionKind,
+    Lineage,
+    about,
+    among_runs,
+    lineage_from,
+    of_parts,
+    of_plan,
+)
 from userdp.core.errors import UserdpError
 from userdp.ledger import Charge, History, RunRecord, StoreLedger
 from userdp.ledger.lines import Chosen

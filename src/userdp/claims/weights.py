@@ -21,8 +21,7 @@ from typing import ClassVar
 
 from safetensors import SafetensorError, safe_open
 
-from userdp.claims.conditions import Condition, ConditionKind
-from userdp.claims.lineage import Lineage, lineage_from
+from userdp.claims.lineage import Condition, ConditionKind, Lineage, lineage_from
 from userdp.core import files
 from userdp.core.codec import decode, encode, parse
 from userdp.core.errors import UseError

@@ -8,8 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from userdp.accounting.mechanisms import NoisySteps
-from userdp.claims.conditions import Condition, sentences
-from userdp.claims.lineage import Lineage
+from userdp.claims.lineage import Condition, Lineage, sentences
 from userdp.core.vocabulary import Guarantee, delta_up, round_up
 from userdp.ledger.parts import Part, Query, Steps, Unclaimed
 from userdp.notebook import html_of

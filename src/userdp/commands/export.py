@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from userdp.claims import Claim
-from userdp.claims.conditions import ConditionKind
 from userdp.claims.descent import followed
+from userdp.claims.lineage import ConditionKind
 from userdp.claims.released import STATEMENT, copy_released
 from userdp.claims.statement import (
     ENVELOPE,

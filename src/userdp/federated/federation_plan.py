@@ -18,9 +18,8 @@ from pathlib import Path
 from typing import Any, ClassVar, Self
 
 from userdp.claims import Claim
-from userdp.claims.conditions import Condition, ConditionKind
 from userdp.claims.descent import run_lineage
-from userdp.claims.lineage import Lineage
+from userdp.claims.lineage import Condition, ConditionKind, Lineage
 from userdp.core.errors import UseError
 from userdp.core.files import read_json
 from userdp.core.vocabulary import Guarantee, PrivacyUnit, require_count, require_positive

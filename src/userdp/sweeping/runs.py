@@ -17,9 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from userdp.claims import claim
-from userdp.claims.conditions import Condition, ConditionKind
 from userdp.claims.descent import bases_of, inherited_at, parts_of, payer_of, run_lineage
-from userdp.claims.lineage import Lineage, of_parts
+from userdp.claims.lineage import Condition, ConditionKind, Lineage, of_parts
 from userdp.core import files
 from userdp.core.codec import encode
 from userdp.core.errors import FailureError, UseError

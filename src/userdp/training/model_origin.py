@@ -16,8 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from userdp.claims.conditions import Condition, ConditionKind
-from userdp.claims.lineage import Apart, Lineage, lineage_from
+from userdp.claims.lineage import Apart, Condition, ConditionKind, Lineage, lineage_from
 from userdp.claims.weights import Subject, ancestry, weights_digest
 from userdp.core.codec import parse
 from userdp.core.errors import UseError

@@ -28,9 +28,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from userdp.claims.conditions import COPIED, ConditionKind, about
 from userdp.claims.descent import charged_since, inherited, payer_of, run_lineage
-from userdp.claims.lineage import Lineage, lineage_from
+from userdp.claims.lineage import COPIED, ConditionKind, Lineage, about, lineage_from
 from userdp.claims.released import bound_files
 from userdp.claims.weights import digest_of, known_of
 from userdp.core import files

@@ -44,8 +44,7 @@ from transformers import Trainer, TrainerCallback, TrainerState
 from transformers.trainer_utils import TrainOutput, sort_checkpoints
 
 from userdp.claims import Claim, claim
-from userdp.claims.conditions import Condition, ConditionKind
-from userdp.claims.lineage import Lineage
+from userdp.claims.lineage import Condition, ConditionKind, Lineage
 from userdp.claims.weights import describe, digest_of
 from userdp.core import files, interrupts
 from userdp.core.errors import FailureError, UseError
