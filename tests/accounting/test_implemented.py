@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from tests.federated.plans import PRIVATE
-from tests.federated.plans import plan as federation
+from tests.federated.toys import PRIVATE
+from tests.federated.toys import plan as federation
 from tests.ledgers import reserve, run_with, select
 from tests.plans import changed_plan, els_plan, uls_plan
 from tests.speed import fast_then_slow

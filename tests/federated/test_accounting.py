@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 
 from papers.published import FLAWS, paper_noise
-from tests.federated.plans import PRIVATE, constants, plan
+from tests.federated.toys import PRIVATE, constants, plan
 from userdp.accounting import binomial_steps
 from userdp.core.codec import decode, encode
 from userdp.core.errors import UseError
@@ -68,17 +68,20 @@ def test_a_silo_replaced_whole_is_a_gaussian_of_mu_2_root_steps_over_sigma():
     assert truth == pytest.approx(1e-5, rel=1e-6)
 
 
-@pytest.mark.parametrize("algorithm", PRIVATE)
-def test_calibrated_noise_meets_the_budget_and_is_the_least(algorithm):
+@pytest.mark.parametrize("algorithm", list(ALGORITHMS))
+def test_calibrated_noise_is_the_least_within_the_budget_and_its_plan_survives_json(algorithm):
     made = FederationPlan.calibrated(**constants(algorithm=algorithm))
     unit = PrivacyUnit.LONE_ITEM if algorithm == "local-item-dp" else PrivacyUnit.SUBJECT
     (claim,) = [g for g in made.guarantees() if g.unit is unit]
-    assert 3.999 < claim.epsilon <= 4.0
+    assert 3.999 < claim.epsilon <= 4.0 or (algorithm, claim.epsilon) == ("fedavg", math.inf)
+    read = decode(FederationPlan, encode(made), what="a plan")
+    assert (read, read.digest) == (made, made.digest)
+    assert made.digest != replace(made, rounds=3).digest
 
 
 @pytest.mark.parametrize("algorithm", PRIVATE)
 def test_nothing_is_claimed_of_one_item_among_several(algorithm):
-    """Without one of 12 items another choice of 4 stays under the cap: more than that one moves."""
+    """Without the first of 12 items the others have other numbers, by which the cap keeps 4."""
     units = {claim.unit for claim in plan(algorithm=algorithm).guarantees()}
     assert units <= {PrivacyUnit.SUBJECT, PrivacyUnit.LONE_ITEM, PrivacyUnit.SILO}
 
@@ -88,19 +91,15 @@ def test_nothing_is_claimed_of_one_item_among_several(algorithm):
         )
         return set(select_once(one, 4)[1].map([0] * 4, range(4)).tolist())
 
-    assert kept(12) - kept(11) - {11}
+    assert len(kept(12) - {number + 1 for number in kept(11)}) > 1, "not only the first moves"
 
 
 def test_horizontal_composition_charges_every_silo_that_may_hold_the_subject():
-    one = plan(silos_per_subject=1)
-    all_ = plan(silos_per_subject=3)
+    one, all_ = plan(silos_per_subject=1), plan(silos_per_subject=3)
     assert (one.charged_steps, all_.charged_steps) == (4, 12)
     assert all_.guarantee().epsilon > one.guarantee().epsilon
     twelve = binomial_steps(sampling_probability=0.25, group_size=3, noise_multiplier=1.0, steps=12)
     assert all_.guarantee().epsilon == pytest.approx(twelve.epsilon(1e-5).upper, rel=1e-12)
-
-
-def test_the_schedule_is_public_and_bounded_by_r_times_min_m_s():
     made, same = (plan(silos=10, silos_per_round=3, silos_per_subject=5, rounds=40) for _ in "ab")
     for number in range(1, 41):
         assert len(set(made.schedule(number))) == 3
@@ -108,7 +107,7 @@ def test_the_schedule_is_public_and_bounded_by_r_times_min_m_s():
     assert sum(made.rounds_of_silos) == 120
     assert made.charged_steps <= 2 * 40 * min(3, 5)
     # Who runs is no secret of the server's, so that sampling 3 of 10 silos amplifies nothing.
-    one = plan(silos=10, silos_per_round=3, silos_per_subject=1, rounds=40)
+    one = replace(made, silos_per_subject=1)
     assert one.charged_steps == 2 * max(one.rounds_of_silos) > 2 * 40 * 3 / 10
     with pytest.raises(UseError):
         made.schedule(41)
@@ -151,15 +150,3 @@ def test_an_algorithms_name_and_its_steps_belong_together():
     for one, other in (("higradavg-dp", "local-group-dp"), ("fedavg", "user-ldp")):
         with pytest.raises(UseError, match="not one of the algorithm"):
             replace(plan(algorithm=one), local=plan(algorithm=other).local)
-
-
-@pytest.mark.parametrize("algorithm", list(ALGORITHMS))
-def test_a_plan_survives_json_and_another_is_told_apart(algorithm):
-    made = FederationPlan.calibrated(**constants(algorithm=algorithm))
-    told = encode(made)
-    read = decode(FederationPlan, told, what="a plan")
-    assert (read, read.digest) == (made, made.digest)
-    assert plan().digest != plan(rounds=3).digest
-    for broken in ({}, *(told | one for one in ({"extra": 1}, {"algorithm": "x"}, {"model": {}}))):
-        with pytest.raises(UseError):
-            decode(FederationPlan, broken, what="a plan")

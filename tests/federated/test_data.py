@@ -1,14 +1,11 @@
 """Silos' items: how they are spread, what models they train, and what of them others may see."""
 
-from collections import Counter
-
 import numpy as np
 import pytest
 import torch.nn.functional as F
 
 from papers import images as image_module
-from tests.federated.plans import CNN, FACTS, NUMBERS, plan
-from tests.federated.toys import image, images, store_of
+from tests.federated.toys import CNN, FACTS, NUMBERS, image, images, plan, store_of
 from tests.speed import fast_then_slow
 from userdp.core.errors import UseError
 from userdp.data.records import Record
@@ -56,56 +53,49 @@ def test_a_fifth_of_each_silos_items_is_held_out(tmp_path):
     assert store.path.stat().st_mode & 0o777 == 0o700
 
 
-def language_silo(tmp_path, **changes):
-    """A silo of text, with a language model as ``userdp train`` has them."""
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"model": "new", "layers": 1, "width": 8, "heads": 2},
+        pytest.param({"model": "bundled", "lora_rank": 1}, marks=pytest.mark.slow),
+    ],
+    ids=["a new model", "adapters"],
+)
+def test_silos_of_text_train_language_models(tmp_path, spec):
     tokenizer = StoreTokenizer.load()
-    spec = LanguageModel(
-        tokenizer_sha256=tokenizer.sha256, vocab_size=tokenizer.vocab_size, seq_len=8, **changes
-    )
+    facts = {"tokenizer_sha256": tokenizer.sha256, "vocab_size": tokenizer.vocab_size}
+    model = LanguageModel(**facts, seq_len=8, **spec)
     lines = [b"Return the number of items.", b"Raise an error.", b"Print the list of names."]
     records = [Record(b"u%d" % (n % 3), lines[n % 3]) for n in range(12)]
-    made = plan(algorithm="higradavg-dp", model=spec, local_steps=1, sampling_probability=1.0)
+    made = plan(algorithm="higradavg-dp", model=model, local_steps=1, sampling_probability=1.0)
     made.save(tmp_path / PLAN_FILE)
     make_store(records, tmp_path / STORE, tokenizer=tokenizer, seq_len=8)
-    here = Silo(tmp_path, 0, *build_model(spec))
-    return here.run_round(1, weights_of(build_model(spec)[0]))
-
-
-def test_silos_of_text_train_a_new_language_model(tmp_path):
-    update = language_silo(tmp_path, model="new", layers=1, width=8, heads=2)
-    assert "transformer.wte.weight" in update
-    assert Counter(bool((part != 0).any()) for part in update.values())[True] == len(update)
-
-
-@pytest.mark.slow
-def test_adapters_of_a_language_model_train_across_silos(tmp_path):
-    pytest.importorskip("peft", reason="the extra `lora` is not installed")
-    update = language_silo(tmp_path, model="bundled", lora_rank=1)
-    assert all("lora" in name for name in update)
-    assert any(np.abs(part).max() > 0 for part in update.values())
+    here = Silo(tmp_path, 0, *build_model(model))
+    update = here.run_round(1, weights_of(build_model(model)[0]))
+    moved = [name for name, part in update.items() if (part != 0).any()]
+    if "lora_rank" in spec:
+        assert moved
+        assert all("lora" in name for name in update)
+    else:
+        assert moved == list(update)
 
 
 # ------------------- what an item holds shows in nothing: its silo takes part, or it adds nothing
 
 
-def spoilt(records, user=b"s002"):
+def spoilt(records):
     """One subject's images are of an unknown class, too short, too long, or no numbers."""
     draw = np.random.default_rng(1)
     bad = [image(10, draw), b"3: 7 7 7", b"what 1 2 3", b"255: 999 -1 7", b"9 " * 300]
     texts = iter(bad)
-    return [Record(user, next(texts, bad[0])) if r.user == user else r for r in records]
-
-
-def without(records, user=b"s002"):
-    return [record for record in records if record.user != user]
+    return [Record(r.user, next(texts, bad[0])) if r.user == b"s002" else r for r in records]
 
 
 def folder_of(tmp_path, records, made):
     """A silo's folder as the silo's own operator makes it."""
     folder = tmp_path / "silo"
-    folder.mkdir(parents=True)
-    made.save(folder / PLAN_FILE)
     store_of(records, folder / STORE, made.model.seq_len)
+    made.save(folder / PLAN_FILE)
     return folder
 
 
@@ -126,7 +116,7 @@ def test_a_bad_label_shows_in_nothing_that_a_silo_answers(tmp_path, algorithm):
     data = images(6, seed=1, least=5)
     made = plan(algorithm=algorithm, sampling_probability=1.0, group_size=9)
     bad = folder_of(tmp_path / "spoilt", spoilt(data), made)
-    clean = folder_of(tmp_path / "clean", without(data), made)
+    clean = folder_of(tmp_path / "clean", [one for one in data if one.user != b"s002"], made)
     assert answer(bad, made) == answer(clean, made)
     assert not isinstance(answer(clean, made), str)
 
@@ -148,14 +138,12 @@ def test_broken_twin_a_loss_that_refuses_a_label_is_caught_by_its_refusal(tmp_pa
 def test_a_store_made_for_another_model_is_refused_whoever_is_in_it(tmp_path):
     made = plan()
     folder = tmp_path / "silo"
-    folder.mkdir()
-    made.save(folder / PLAN_FILE)
     store_of(images(2), folder / STORE, 70)
+    made.save(folder / PLAN_FILE)
     with pytest.raises(UseError, match="65 tokens"):
         read_silo(folder, 0)
     assert answer(folder, made) == "refused: UseError"
-    plan(model=LanguageModel(**FACTS | {"tokenizer_sha256": "0"}, seq_len=70)).save(
-        folder / PLAN_FILE
-    )
+    other = LanguageModel(**FACTS | {"tokenizer_sha256": "0"}, seq_len=70)
+    plan(model=other).save(folder / PLAN_FILE)
     with pytest.raises(UseError, match="another tokenizer"):
         read_silo(folder, 0)

@@ -13,8 +13,7 @@ import pytest
 
 pytest.importorskip("flwr", reason="the extra `federated` is not installed")
 
-from tests.federated.plans import FACTS, NUMBERS, plan
-from tests.federated.toys import images
+from tests.federated.toys import FACTS, NUMBERS, images, plan
 from tests.training.toy import attempts
 from userdp.core.files import read_lines
 from userdp.federated.federation_plan import LanguageModel, claim_of
@@ -85,11 +84,11 @@ def test_three_silos_go_on_when_one_is_killed_in_a_round(tmp_path, monkeypatch):
     (home / "config.toml").write_text(
         f'[superlink.here]\naddress = "127.0.0.1:{port}"\ninsecure = true\n'
     )
-    monkeypatch.setenv("FLWR_HOME", str(home))
-    monkeypatch.setenv("FLWR_TELEMETRY_ENABLED", "0")
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
     # The SuperLink starts `flower-superexec` by its bare name, as from an activated environment.
-    monkeypatch.setenv("PATH", f"{BIN}{os.pathsep}{os.environ['PATH']}")
+    path = f"{BIN}{os.pathsep}{os.environ['PATH']}"
+    environment = {"FLWR_HOME": str(home), "FLWR_TELEMETRY_ENABLED": "0", "PATH": path}
+    for name, value in {**environment, "OMP_NUM_THREADS": "1"}.items():
+        monkeypatch.setenv(name, value)
 
     def charged(index):
         run = silo_folder(folder, index) / "run"

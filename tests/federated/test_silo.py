@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from tests.federated.plans import FACTS
-from tests.federated.toys import COUNTS, WIDTH, ZERO, items, silo, store_of, toy_plan
+from tests.federated.toys import COUNTS, FACTS, WIDTH, ZERO, items, silo, store_of, toy_plan
 from userdp.data.records import Record
 from userdp.data.selection import select_once
 from userdp.data.splits import Split

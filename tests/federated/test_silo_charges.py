@@ -5,10 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from tests.federated.plans import PRIVATE
 from tests.federated.toys import COUNTS, WIDTH, ZERO, items, silo, toy_plan
 from tests.ledgers import entries
-from userdp.claims import claim
 from userdp.core.errors import FailureError, UseError
 from userdp.federated.federation_plan import federation_claim
 from userdp.ledger import StoreLedger
@@ -146,14 +144,3 @@ def test_known_seeds_void_the_claim_of_a_federation(tmp_path):
     made = toy_plan()
     silo(tmp_path, made, items(COUNTS), seed=3).run_round(1, ZERO)
     assert federation_claim(made, [tmp_path / "run"]).guarantee.epsilon == math.inf
-
-
-@pytest.mark.parametrize("algorithm", PRIVATE)
-def test_the_core_reads_the_ledgers_of_silos_like_any_others(tmp_path, algorithm):
-    made = toy_plan(algorithm=algorithm)
-    here = silo(tmp_path, made, items(COUNTS))
-    for number in (1, 2):
-        here.run_round(number, ZERO)
-    own = claim(tmp_path / "run" / "ledger.jsonl")
-    assert own.complete
-    assert own.guarantee == claim(tmp_path / "store").guarantee == made.of_silo(0).guarantee()

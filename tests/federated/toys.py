@@ -1,18 +1,58 @@
-"""A model whose item gradients are the items themselves, and silos of it."""
+"""Small plans, silos and federations: of images, and of items that are their own gradients."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
 import torch
 from torch import nn
 
+from papers.images import LeafCNN, number_tokenizer
 from tests.data.corpora import ListSource
-from tests.federated.plans import FACTS, NUMBERS, plan
 from userdp.data.pipeline import prepare_store
 from userdp.data.records import Record
-from userdp.federated.federation_plan import PLAN_FILE, STORE, ModelSpec
+from userdp.federated.algorithms import ALGORITHMS, Declared
+from userdp.federated.federation_plan import PLAN_FILE, STORE, FederationPlan, ModelSpec
 from userdp.federated.silo import Silo, build_model
+from userdp.federated.simulation import make_federation
+from userdp.noise import Gaussian
+from userdp.plans import Budget, Plan
+
+PRIVATE = [name for name in ALGORITHMS if name != "fedavg"]
+NUMBERS = number_tokenizer()
+FACTS = {"tokenizer_sha256": NUMBERS.sha256, "vocab_size": NUMBERS.vocab_size}
+CNN = LeafCNN(width=4, classes=10, seq_len=65, **FACTS)
+DECLARED = {"items_per_silo": 40, "subjects_per_silo": 20, "group_size": 3, "batch_size": 10,
+            "local_steps": 2, "l2_clip_norm": 0.5}  # fmt: skip
+FEDERATION = {"algorithm": "local-group-dp", "silos": 3, "silos_per_round": 3,
+              "silos_per_subject": 3, "rounds": 2, "learning_rate": 0.1, "model": CNN}  # fmt: skip
+
+
+def constants(*, target_epsilon=4.0, target_delta=1e-5, sampling_probability=None, **changes):
+    """The arguments of `FederationPlan.calibrated`."""
+    declared = {name: changes.pop(name, value) for name, value in DECLARED.items()}
+    if sampling_probability is not None:
+        declared["batch_size"] = sampling_probability * declared["items_per_silo"]
+    budget = Budget(target_epsilon=target_epsilon, target_delta=target_delta)
+    return FEDERATION | changes | {"declared": Declared(**declared), "budget": budget}
+
+
+def plan(noise_multiplier=1.0, **changes):
+    """A plan of a given noise, for no budget."""
+    values = constants(target_epsilon=None, **changes)
+    given = values.pop("declared"), values.pop("budget")
+    local = ALGORITHMS[values["algorithm"]].local(*given)
+    if isinstance(local, Plan):
+        local = replace(local, noise=Gaussian(multiplier=noise_multiplier))
+    return FederationPlan(local=local, **values)
+
+
+def made_in(tmp_path, made):
+    """The folder of a federation over images."""
+    folder = tmp_path / "federation"
+    make_federation(folder, made, images(20, least=4), tokenizer=NUMBERS)
+    return folder
+
 
 WIDTH = 6
 ZERO_TOKEN = 5
@@ -30,7 +70,7 @@ COUNTS = [3, 1, 2, 3, 3]
 
 
 def toy_plan(*given, **changes):
-    """`tests.federated.plans.plan` of the toy model."""
+    """`plan` of the toy model."""
     return plan(*given, **({"model": TOY} | changes))
 
 
@@ -58,10 +98,6 @@ class Items:
 
     rows: np.ndarray
     subjects: np.ndarray
-
-    def without(self, subject):
-        kept = self.subjects != subject
-        return Items(self.rows[kept], self.subjects[kept])
 
     def records(self):
         return [
