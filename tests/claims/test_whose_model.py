@@ -141,3 +141,18 @@ def test_what_a_copied_trial_was_charged_again_is_in_the_price_of_the_winner(sto
     won = claim(tmp_path / "sweep" / "winner").guarantee.epsilon
     assert won == pytest.approx(whole)
     assert claim(store.path).guarantee.epsilon >= won * (1 - 1e-15)  # added up in another order
+
+
+@pytest.mark.slow
+def test_invariant_13_who_trains_on_text_that_a_model_wrote_claims_what_that_model_did(
+    store, tmp_path
+):
+    tell, made = Teller(), tmp_path / "made.jsonl"
+    run = begin(store, tmp_path / "run")
+    tell.done("generate", run, "--records", 40, "--max-tokens", 24, "--out", made)
+    names = ("--user", "generated_by", "--held-out-users", 0, "--seq-len", 8)
+    tell.done("prepare", made, *names, "--out", tmp_path / "made")
+    PLAN.save(tmp_path / "plan.json")
+    options = ("--plan", tmp_path / "plan.json", "--model", "new", *SHAPE, *LEARNING)
+    tell.done("train", tmp_path / "made", "--out", tmp_path / "again", *options)
+    assert tell.epsilon(tmp_path / "again")[0] == pytest.approx(2 * PRICE)
