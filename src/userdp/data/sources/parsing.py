@@ -154,16 +154,16 @@ def owners_of(value: Any, user_of: UserOf | None = None) -> tuple[bytes, ...] | 
 def _user(value: Any, user_of: UserOf | None) -> bytes | Drop:
     try:
         if isinstance(value, str):
-            user = value.encode()
+            name = value
         elif isinstance(value, bytes):
-            user = value
+            name = value.decode()
         elif value is None:
             return Drop.NO_USER_FIELD
         elif isinstance(value, bool) or not isinstance(value, Integral):
             return Drop.USER_NOT_TEXT
         else:
-            user = str(int(value)).encode()
-        name = user.decode()
+            name = str(int(value))
+        user = name.encode()
     except ValueError:  # half of a surrogate pair; more digits than Python writes
         return Drop.INVALID_UTF8
     if not name.strip():  # of the text: bytes have fewer white spaces
@@ -174,12 +174,12 @@ def _user(value: Any, user_of: UserOf | None) -> bytes | Drop:
 def text_of(value: Any) -> bytes | Drop:
     """The text of a field's value as UTF-8."""
     try:
-        if isinstance(value, bytes):
-            return value if value.decode().strip() else Drop.EMPTY_TEXT
         if isinstance(value, Drop):
             return value
         if isinstance(value, str):
             return value.encode() if value.strip() else Drop.EMPTY_TEXT
+        if isinstance(value, bytes):
+            return value if value.decode().strip() else Drop.EMPTY_TEXT
     except UnicodeError:
         return Drop.INVALID_UTF8
     return Drop.NO_TEXT_FIELD if value is None else Drop.NOT_TEXT
