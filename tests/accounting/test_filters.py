@@ -30,7 +30,7 @@ def sigma_of(q, cost):
 
 
 def pure_of(cost):
-    return bisect(lambda e: FILTER.of_query(e).rho <= cost * FILTER.capacity, 20.0, 1e-6)
+    return bisect(lambda e: FILTER.of_guarantee(e, 0.0).rho <= cost * FILTER.capacity, 20.0, 1e-6)
 
 
 @cache
@@ -64,7 +64,7 @@ def test_the_worst_adversary_with_leaking_answers_stays_within_delta_too():
     opened = RenyiFilter.opened(epsilon=EPSILON, delta=DELTA, reserved=0.2)
     leaks, parts = 4, 6
     unit = opened.capacity / parts * (1 - 1e-9)
-    pure = bisect(lambda e: opened.of_query(e).rho <= unit, 20.0, 1e-6)
+    pure = bisect(lambda e: opened.of_guarantee(e, 0.0).rho <= unit, 20.0, 1e-6)
     leak = opened.reserved_delta / leaks * (1 - 1e-12)
     assert opened.admits([opened.of_guarantee(pure, leak)] * leaks)
     assert not opened.admits([opened.of_guarantee(pure, leak)] * (leaks + 1))
@@ -160,7 +160,7 @@ def test_what_has_only_a_guarantee_takes_of_the_reserved_delta():
     odd = hypergeometric_steps(batch_size=5, population=100, noise_multiplier=3.0, steps=10)
     assert FILTER.of_steps(odd) is None
     known = FILTER.of_guarantee(0.4, DELTA / 10)
-    assert known.rho == FILTER.of_query(0.4).rho
+    assert known.rho == FILTER.of_guarantee(0.4, 0.0).rho
     assert not FILTER.admits([known]), "nothing was reserved"
     reserving = RenyiFilter.opened(epsilon=EPSILON, delta=DELTA, reserved=0.2)
     assert reserving.capacity < FILTER.capacity

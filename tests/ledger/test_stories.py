@@ -270,5 +270,5 @@ def test_a_private_selection_costs_its_own_divergence_in_a_filter(ledger):
     write(ledger, "filter; select")
     spent = ledger.history().costs(FILTER)["s"]
     single = FILTER.of_steps(PLAN.mechanism)
-    assert single.rho + FILTER.of_query(0.1).rho < spent.rho < FILTER.capacity
+    assert single.rho + FILTER.of_guarantee(0.1, 0.0).rho < spent.rho < FILTER.capacity
     assert spent.steps == pytest.approx(LAW.mean * PLAN.steps, rel=1e-6)

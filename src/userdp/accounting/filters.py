@@ -198,10 +198,6 @@ class RenyiFilter:
         rho = rdp.of_one_step(mechanism, mechanism.law, self.order)
         return Cost(rho=rho * count * _UP if count else 0.0, steps=count)
 
-    def of_query(self, pure_epsilon: float) -> Cost:
-        """The cost of an (ε, 0)-DP answer."""
-        return Cost(rho=pure_divergence(self.order, pure_epsilon))
-
     def of_guarantee(self, epsilon: float, delta: float) -> Cost:
         """The cost of something of which only its (ε, δ) is known; it pays for its own noise."""
         if not epsilon <= 700:

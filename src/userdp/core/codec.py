@@ -71,17 +71,17 @@ def plain(value: Any) -> Any:
     >>> plain({"epsilon": float("inf"), "run": Path("run"), "bounds": (1.0, 2.0)})
     {'epsilon': 'inf', 'run': 'run', 'bounds': [1.0, 2.0]}
     """
+    text = json.dumps(value, default=_shown)
+    return json.loads(text, parse_constant=lambda name: str(float(name)))
+
+
+def _shown(value: Any) -> Any:
+    """What `plain` makes of an object that JSON does not have."""
     if hasattr(value, "to_dict"):
-        return plain(value.to_dict())
+        return value.to_dict()
     if dataclasses.is_dataclass(value):
-        return {one.name: plain(getattr(value, one.name)) for one in dataclasses.fields(value)}
-    if isinstance(value, Mapping):
-        return {str(key): plain(one) for key, one in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain(one) for one in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    return os.fspath(value) if isinstance(value, os.PathLike) else value
+        return {one.name: getattr(value, one.name) for one in dataclasses.fields(value)}
+    return dict(value) if isinstance(value, Mapping) else os.fspath(value)
 
 
 def decode(kind: type[T], values: Any, *, what: str) -> T:
