@@ -9,33 +9,83 @@ from tokenizers import Tokenizer, models, normalizers, trainers
 from transformers import PreTrainedTokenizerFast
 
 from tests.data.corpora import ListSource, corpus, interleaved, prepared, problems_of, write_jsonl
-from tests.data.sources.fixtures import pairs, read, write_parquet
+from tests.data.sources.fixtures import read, write_parquet
 from userdp.core.errors import UseError
 from userdp.core.stages import NoProgress
 from userdp.data.arrow_files import members_of
 from userdp.data.pipeline import append_records, prepare_store
 from userdp.data.records import TARGET, Drop, ExampleDrop, Record, Tally
 from userdp.data.sources import SourceOptions, open_source
-from userdp.data.sources.conversations import render
 from userdp.data.tokenize import StoreTokenizer
 from userdp.data.user_store import UserStore
 
 TOKENIZER = StoreTokenizer.load()
 
 
+def said(role: str, content: object) -> dict[str, object]:
+    return {"role": role, "content": content}
+
+
 CHAT = [
-    {"user": "ana", "messages": [{"role": "user", "content": "Why?"},
-                                 {"role": "assistant", "content": "Because."}]},
+    {"user": "ana", "messages": [said("user", "Why?"), said("assistant", "Because.")]},
     {"user": "ben", "prompt": "And <|im_end|>?", "completion": "So."},
-    {"user": "ana", "messages": [{"role": "user", "content": "Hello?"}]},
+    {"user": "ana", "messages": [said("user", "Hello?")]},
     {"user": "ana", "messages": [{"role": "user"}]},
     {"user": "ana", "messages": []},
     {"user": "ana", "prompt": "x", "completion": 3},
-]  # fmt: skip
+]
+WHY = "User: Why?\n\nAssistant: Because.\n\n"
+SO = "User: And <|im_end|>?\n\nAssistant: So.\n\n"
 CHATML = (
     "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] | trim }}<|im_end|>\n"
     "{% endfor %}"
 )
+MARKED = (
+    "{% for m in messages %}{%- if m.role == 'assistant' -%}{%- generation -%}{{ m.content }}"
+    "{%- endgeneration %}{% else %}{{ m.content }}{% endif %}{% endfor %}"
+)
+SHAREGPT = {"user": "ben", "conversations": [
+    {"from": "system", "value": "Be kind."}, {"from": "human", "value": "When?"},
+    {"from": "gpt", "value": "At noon."}]}  # fmt: skip
+FOUR = [said(role, f"{role} {n}") for n, role in enumerate(("user", "assistant") * 2)]
+PARTS = [{"type": "text", "text": "a list"}, {"type": "text", "text": " here"}]
+CALL = {"role": "assistant", "content": None, "tool_calls": [{"name": "f"}]}
+TALKS: dict[str, tuple[list, dict, list[tuple[str, list[str]]], dict[Drop, int]]] = {
+    "messages": (CHAT[:1], {}, [(WHY, ["Because.", "\n\n"])], {}),
+    "prompts": (CHAT[1:2], {}, [(SO, ["So.", "\n\n"])], {}),
+    "ShareGPT's": ([SHAREGPT], {}, [("System: Be kind.\n\nUser: When?\n\nAssistant: At noon.\n\n",
+                                     ["At noon.", "\n\n"])], {}),
+    "what is none is counted": (
+        CHAT, {}, [(WHY, ["Because.", "\n\n"]), (SO, ["So.", "\n\n"])],
+        dict.fromkeys((Drop.NO_ANSWER, Drop.NO_CONTENT, Drop.NOT_TEXT, Drop.EMPTY_TEXT), 1)),
+    "a template": (
+        CHAT[:1], {"chat_template": CHATML, "special_tokens": (("eos_token", "<|im_end|>"),)},
+        [("<|im_start|>user\nWhy?<|im_end|>\n<|im_start|>assistant\nBecause.<|im_end|>\n",
+          ["Because.", "<|im_end|>"])], {}),
+    "a template hears the roles that it knows": (
+        [SHAREGPT], {"chat_template": "{% for m in messages %}<{{ m['role'] }}>{{ m['content'] }}"
+                                      "{% endfor %}"},
+        [("<system>Be kind.<user>When?<assistant>At noon.", ["At noon."])], {}),
+    "a template may mark the assistant's turns": (
+        [SHAREGPT], {"chat_template": MARKED}, [("Be kind.When?At noon.", ["At noon."])], {}),
+    "a template may move the system's message": (
+        [SHAREGPT], {"chat_template": "{% for m in messages[1:] + messages[:1] %}{{ m.content }};"
+                                      "{% endfor %}"},
+        [("When?;At noon.;Be kind.;", ["At noon."])], {}),
+    "a template may refuse": (
+        CHAT[:1], {"chat_template": "{{ raise_exception('roles must alternate') }}"}, [],
+        {Drop.BAD_TEMPLATE: 1}),
+    "parts of a message are its text": (
+        [{"user": "ana", "messages": [said("assistant", PARTS)]}], {},
+        [("Assistant: a list here\n\n", ["a list here", "\n\n"])], {}),
+    "a tool call has a reason of its own": (
+        [{"user": "ben", "messages": [CALL]}], {}, [], {Drop.NO_CONTENT: 1}),
+    "of a prompt in messages no turn is a target": (
+        [{"user": "ana", "prompt": FOUR[:3], "completion": FOUR[3:]}], {},
+        [("User: user 0\n\nAssistant: assistant 1\n\nUser: user 2\n\nAssistant: assistant 3\n\n",
+          ["assistant 3", "\n\n"])], {}),
+}  # fmt: skip
+"""Rows, options, the text and the targets of each record, and the drops."""
 
 
 def targets(record) -> list[str]:
@@ -48,104 +98,22 @@ def targets(record) -> list[str]:
     return found
 
 
-SHAREGPT = [
-    {"user": "ben", "conversations": [{"from": "system", "value": "Be kind."},
-                                      {"from": "human", "value": "When?"},
-                                      {"from": "gpt", "value": "At noon."}]},
-]  # fmt: skip
+@pytest.mark.parametrize("name", TALKS)
+def test_a_conversation_is_written_and_the_assistants_last_words_are_the_targets(tmp_path, name):
+    """No option is needed: the names of the fields tell."""
+    rows, options, expected, drops = TALKS[name]
+    files = [write_jsonl(tmp_path / "a.jsonl", rows)]
+    if len(rows) == 1:
+        files.append(write_parquet(tmp_path / "a.parquet", rows))
+    for file in files:
+        records, tally = read(file, **options)
+        assert [(record.text.decode(), targets(record)) for record in records] == expected
+        assert tally.drops == {str(reason): count for reason, count in drops.items()}
 
 
-@pytest.mark.parametrize(
-    ("write", "suffix"), [(write_jsonl, ".jsonl"), (write_parquet, ".parquet")]
-)
-@pytest.mark.parametrize(
-    ("rows", "text"),
-    [
-        (CHAT[:1], "User: Why?\n\nAssistant: Because.\n\n"),
-        (SHAREGPT, "System: Be kind.\n\nUser: When?\n\nAssistant: At noon.\n\n"),
-        (CHAT[1:2], "User: And <|im_end|>?\n\nAssistant: So.\n\n"),
-    ],
-    ids=["messages", "sharegpt", "prompts"],
-)
-def test_conversations_need_no_option(tmp_path, write, suffix, rows, text):
-    records, tally = read(write(tmp_path / f"a{suffix}", rows))
-    assert [record.text.decode() for record in records] == [text]
-    assert targets(records[0])[-1] == "\n\n"
-    assert tally.drops == {}
-
-
-def test_conversations_mark_the_assistants_words_and_the_end_of_its_turn(tmp_path):
-    file = write_jsonl(tmp_path / "a.jsonl", CHAT)
-    records, tally = read(file, kind="conversations")
-    assert [r.text.decode() for r in records] == [
-        "User: Why?\n\nAssistant: Because.\n\n", "User: And <|im_end|>?\n\nAssistant: So.\n\n"
-    ]  # fmt: skip
-    assert [targets(record) for record in records] == [["Because.", "\n\n"], ["So.", "\n\n"]]
-    assert tally.drops == {
-        str(Drop.NO_ANSWER): 1, str(Drop.NO_CONTENT): 1, str(Drop.NOT_TEXT): 1,
-        str(Drop.EMPTY_TEXT): 1,
-    }  # fmt: skip
-    records, _ = read(
-        file,
-        kind="conversations",
-        chat_template=CHATML,
-        special_tokens=(("eos_token", "<|im_end|>"),),
-    )
-    assert [targets(record) for record in records] == [
-        ["Because.", "<|im_end|>"],
-        ["So.", "<|im_end|>"],
-    ]
-
-
-def test_parts_of_a_message_are_its_text_and_a_tool_call_has_a_reason_of_its_own(tmp_path):
-    parts = [{"type": "text", "text": "a list"}, {"type": "text", "text": " here"}]
-    rows = [
-        {"user": "ana", "messages": [{"role": "assistant", "content": parts}]},
-        {"user": "ben", "messages": [{"role": "assistant", "content": None, "tool_calls": [{}]}]},
-    ]
-    records, tally = read(write_jsonl(tmp_path / "a.jsonl", rows))
-    assert pairs(records) == [("ana", "Assistant: a list here\n\n")]
-    assert tally.drops == {str(Drop.NO_CONTENT): 1}
-
-
-def test_of_a_prompt_and_a_completion_in_messages_the_loss_counts_the_completion(tmp_path):
-    """As TRL has them; an earlier turn of the assistant in the prompt is no target."""
-    talk = [{"role": role, "content": f"{role} {n}"}
-            for n, role in enumerate(("user", "assistant", "user", "assistant"))]  # fmt: skip
-    row = {"user": "ana", "prompt": talk[:3], "completion": talk[3:]}
-    records, _ = read(write_jsonl(tmp_path / "a.jsonl", [row]))
-    whole = "User: user 0\n\nAssistant: assistant 1\n\nUser: user 2\n\nAssistant: assistant 3\n\n"
-    assert pairs(records) == [("ana", whole)]
-    assert targets(records[0]) == ["assistant 3", "\n\n"]
-
-
-def test_a_template_hears_the_roles_that_it_knows(tmp_path):
-    file = write_jsonl(tmp_path / "a.jsonl", SHAREGPT)
-    template = "{% for m in messages %}<{{ m['role'] }}>{{ m['content'] }}{% endfor %}"
-    records, _ = read(file, chat_template=template)
-    assert records[0].text == b"<system>Be kind.<user>When?<assistant>At noon."
-
-
-def test_a_template_may_mark_the_assistants_turns_and_move_the_systems_message():
-    marked = SourceOptions(
-        chat_template="{% for m in messages %}{%- if m.role == 'assistant' -%}"
-        "{%- generation -%}{{ m.content }}{%- endgeneration %}{% else %}{{ m.content }}{% endif %}"
-        "{% endfor %}"
-    )
-    talk = [("system", "S"), ("user", "U"), ("assistant", "A")]
-    assert render(talk, 0, marked)[0] == "SUA"
-    moved = "{% for m in messages[1:] + messages[:1] %}{{ m.content }};{% endfor %}"
-    assert render(talk, 0, SourceOptions(chat_template=moved))[0] == "U;A;S;"
-
-
-def test_a_template_that_refuses_or_cannot_be_read_is_a_counted_drop_or_an_error(tmp_path):
-    file = write_jsonl(tmp_path / "a.jsonl", CHAT[:1])
-    refusing = "{{ raise_exception('roles must alternate') }}"
-    assert read(file, kind="conversations", chat_template=refusing)[1].drops == {
-        str(Drop.BAD_TEMPLATE): 1
-    }
+def test_a_template_that_cannot_be_read_is_an_error(tmp_path):
     with pytest.raises(UseError, match="template cannot be read"):
-        read(file, kind="conversations", chat_template="{% if %}")
+        read(write_jsonl(tmp_path / "a.jsonl", CHAT[:1]), chat_template="{% if %}")
 
 
 def store_of(path, source, seq_len=64) -> UserStore:

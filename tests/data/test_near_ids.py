@@ -44,26 +44,13 @@ def test_ids_that_differ_by_a_letter_a_digit_or_a_sign_are_not():
     assert near_colliding([]) == 0
 
 
-def test_users_are_counted_not_pairs_nor_groups():
-    assert near_colliding([b"a", b"A", b" a", b"b", b"B", b"c"]) == 5
-
-
-def stored(tmp_path, names, **how):
-    return prepared({name.encode(): [TEXT] * 2 for name in names}, tmp_path / "store", **how)
-
-
-def test_prepare_counts_over_all_users_and_merges_nobody(tmp_path):
-    names = ["Ann", "ann", "bob", "eve", "e\u200bve", "eve "]
-    store = stored(tmp_path, names, held_out_users=0.3)
-    assert store.meta.totals["near_colliding_users"] == 5
-    assert store.users == 6
-
-
 def test_an_append_counts_new_users_against_old_ones(tmp_path):
-    store = stored(tmp_path, ["Ann", "bob"])
-    assert store.meta.totals["near_colliding_users"] == 0
+    people = {name: [TEXT] for name in (b"Ann", b" ann", b"bob")}
+    store = prepared(people, tmp_path / "store")
+    assert store.meta.totals["near_colliding_users"] == 2
+    assert store.users == 3
     meta = append_records(ListSource(interleaved({b"ann": [TEXT], b"carl": [TEXT]})), store.path)
-    assert meta.totals["near_colliding_users"] == 2
+    assert meta.totals["near_colliding_users"] == 3
 
 
 def test_the_operator_is_told_how_many_and_what_to_do_but_never_who(tmp_path, capsys):

@@ -15,7 +15,7 @@ import pytest
 from tests.data.corpora import REAL_DATA, corpus, interleaved, problems_of, view, write_jsonl
 from userdp.cli.app import run
 from userdp.core.errors import FailureError, UseError
-from userdp.data.pipeline import append_records, prepare_store
+from userdp.data.pipeline import prepare_store
 from userdp.data.sources import open_source
 from userdp.data.tokenize import StoreTokenizer
 from userdp.data.user_store import UserStore
@@ -80,22 +80,6 @@ def test_both_engines_make_the_same_store(session, tmp_path, source):
     assert view(UserStore.open(odd)) == view(UserStore.open(tmp_path / "duckdb"))
     assert not problems_of(odd)
     assert not list(tmp_path.glob(".*"))
-
-
-@pytest.mark.slow
-def test_a_store_appended_to_goes_on_with_known_users(session, tmp_path):
-    lines = mixed(tmp_path).read_bytes().splitlines(keepends=True)
-    halves = [tmp_path / "0.jsonl", tmp_path / "1.jsonl"]
-    for half, rows in zip(halves, (lines[::2], lines[1::2]), strict=True):
-        half.write_bytes(b"".join(rows))
-    stores = []
-    for engine in ("duckdb", "spark"):
-        made(halves[0], tmp_path / engine, "duckdb")
-        append_records(open_source([str(halves[1])]), tmp_path / engine, engine=engine)
-        stores.append(UserStore.open(tmp_path / engine))
-    assert stores[0].meta.content_sha256 == stores[1].meta.content_sha256
-    assert view(stores[0]) == view(stores[1])
-    assert not problems_of(tmp_path / "spark")
 
 
 @pytest.mark.slow

@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 from tests.data.corpora import corpus, prepared, rows_of
 from userdp.core.errors import UseError
 from userdp.data import meta as layout
-from userdp.data.arrow_files import members_of
 from userdp.data.records import Tally
 from userdp.data.splits import Split
 from userdp.data.tokenize import StoreTokenizer
@@ -99,30 +98,10 @@ def test_an_index_off_by_one_user_would_be_caught(written):
     assert rows.row(0).tolist() != went["train"][0][0]
 
 
-def test_the_content_hash_depends_on_every_token(written, tmp_path):
-    hashes = {write(tmp_path / str(seed), seed)[0].meta.content_sha256 for seed in (1, 2)}
-    assert len(hashes) == 2
-    assert written[0].meta.content_sha256 in hashes
-
-
 def test_ids_and_folder_are_for_the_operator_alone(tmp_path):
     store = prepared(corpus(2), tmp_path / "store")
     assert store.path.stat().st_mode & 0o077 == 0
     assert (store.path / DATA / layout.USERS).stat().st_mode & 0o077 == 0
-
-
-def test_the_totals_are_those_of_the_files(tmp_path):
-    store = prepared(corpus(25), tmp_path / "store")
-    totals = store.meta.totals
-    for name in Split:
-        split = store.split(name)
-        assert totals["splits"][str(name)] == {
-            "users": len(split.counts),
-            "examples": int(split.counts.sum()),
-            "tokens": int(split.lengths(*members_of(split.counts)).sum()),
-        }
-    assert totals["users"] == 25
-    assert totals["examples"] == sum(part["examples"] for part in totals["splits"].values())
 
 
 def refused(path, match: str) -> None:

@@ -13,13 +13,10 @@ from tokenizers import Tokenizer
 
 import userdp
 from tests.data.corpora import examples_of
-from tests.data.sources.fixtures import mail, write_repository
-from userdp.cli.app import run
+from tests.data.sources.fixtures import write_repository
 from userdp.core.errors import UseError
 
 WHOLE = {"held_out_users": 0, "held_out_examples": 0}
-LINE = b"From x@example.org Mon May 14 16:39:00 2001\n"
-BEN = mail("Ben <ben@example.org>", body="ok thanks")
 
 
 def texts(store) -> dict[str, list[str]]:
@@ -65,24 +62,6 @@ def test_a_csv_row_that_does_not_fit_is_refused_with_its_line_and_the_way_out(tm
     assert not (tmp_path / "store").exists()
 
 
-def test_standard_csv_and_both_other_forms_are_read(tmp_path):
-    standard = 'user,text\r\nana,"he said ""no"",\nand left"\r\n\r\nben,ok then\r\n'
-    assert texts(prepared(tmp_path, "a.csv", standard)) == {
-        "ana": ['he said "no",\nand left'], "ben": ["ok then"]
-    }  # fmt: skip
-    escaped = 'user,text\nana,"he said \\"no\\", and left"\nben,one\\, two\n'
-    store = prepared(tmp_path, "a.csv", escaped, csv_escape=True, overwrite=True)
-    assert texts(store) == {"ana": ['he said "no", and left'], "ben": ["one, two"]}
-    (tmp_path / "a.tsv").write_text('user\ttext\nana\t"Hello" she said\nben\tmy 5" pipe\n')
-    line = ["prepare", str(tmp_path / "a.tsv"), "--set", "input.csv_no_quotes=true",
-            "--out", str(tmp_path / "tsv"), "--held-out-users", "0",
-            "--held-out-examples", "0"]  # fmt: skip
-    assert run(line) == 0
-    assert texts(userdp.UserStore.open(tmp_path / "tsv")) == {
-        "ana": ['"Hello" she said'], "ben": ['my 5" pipe']
-    }  # fmt: skip
-
-
 @pytest.mark.parametrize("variable", ["GIT_DIR", "GIT_COMMON_DIR", "GIT_CONFIG_COUNT"])
 def test_the_repository_that_was_named_is_read_whatever_the_environment_says(
     tmp_path, monkeypatch, variable
@@ -112,101 +91,6 @@ def test_a_broken_repository_inside_another_is_not_read_as_the_other(tmp_path):
     (outer / "inner" / ".git").mkdir(parents=True)
     with pytest.raises(UseError, match="not a git repository"):
         userdp.prepare(outer / "inner", source="git", out=tmp_path / "store", **WHOLE)
-
-
-BODIES = {
-    "a sentence": b"See:\n\nFrom what I could copy:\nFrom: Cal <cal@example.org>\n\nbody of Cal\n",
-    "a time": b"See:\n\nFrom Monday 10:30 on\nFrom: Cal <cal@example.org>\n\nbody of Cal\n",
-    "a name": b"Yours,\n\nFrom Ana\nFrom: Cal <cal@example.org>\n",
-}
-
-
-@pytest.mark.parametrize("body", BODIES)
-def test_a_line_from_in_a_body_begins_no_mail_of_somebody(tmp_path, body):
-    content = LINE + mail(body=BODIES[body].decode()) + b"\n" + LINE + BEN
-    store = prepared(tmp_path, "a.mbox", content)
-    assert texts(store) == {
-        "ana@example.org": [BODIES[body].decode().strip()], "ben@example.org": ["ok thanks"]
-    }  # fmt: skip
-
-
-SEPARATORS = [
-    "From ana at example.org  Mon May 14 16:39:00 2001",
-    "From - Mon May 14 16:39:00 2001",
-    "From 1719390000000000000@xxx Mon May 14 16:39:00 +0000 2001",
-    "From Ana Quill <ana@example.org> Mon May 14 16:39:00 2001",
-    "From ana@example.org Mon, 14 May 2001 16:39:00 -0700",
-    "From jwz Fri, Jul 01 09:13:09 1994 (+0700)",
-]
-
-
-@pytest.mark.parametrize("line", SEPARATORS)
-def test_every_usual_form_of_the_line_begins_a_mail(tmp_path, line):
-    begin = line.encode() + b"\n"
-    store = prepared(tmp_path, "a.mbox", begin + mail(body="one") + b"\n" + begin + BEN)
-    assert texts(store) == {"ana@example.org": ["one"], "ben@example.org": ["ok thanks"]}
-
-
-def test_a_quoted_line_from_is_text(tmp_path):
-    body = "See:\n\nFrom cal@example.org Mon May 14 16:39:00 2001\nFrom: Cal <cal@example.org>\n\nx"
-    quoted = body.replace("\nFrom ", "\n>From ")
-    store = prepared(tmp_path, "a.mbox", LINE + mail(body=quoted))
-    assert texts(store) == {"ana@example.org": [body]}
-
-
-SENDERS = {
-    "Quill, Ana <ana@example.org>": "ana@example.org",
-    "Quill, Ana (Sales, EU) <Ana@Example.org>": "ana@example.org",
-    '"Quill, Ana" <ana@example.org>': "ana@example.org",
-    '"Quill, Ana <ana@example.org>': "ana@example.org",
-    "ben@example.org via List <list@example.org>": "list@example.org",
-    "ana at example.org (Ana Quill)": "ana@example.org",
-    "ana (at) example.org": "ana@example.org",
-    "'ana@example.org'": "ana@example.org",
-    "Ana Quill": None,
-    "Ana at Home": None,
-    "root (Cron Daemon)": None,
-    "Quill, Ana": None,
-}
-
-
-def test_a_mails_user_is_an_address_in_one_spelling_or_the_mail_is_dropped(tmp_path):
-    for number, sender in enumerate(SENDERS):
-        (tmp_path / "box" / "cur").mkdir(parents=True, exist_ok=True)
-        (tmp_path / "box" / "new").mkdir(exist_ok=True)
-        (tmp_path / "box" / "cur" / f"{number:02d}").write_bytes(mail(sender, body=f"n{number}"))
-    store = userdp.prepare(tmp_path / "box", out=tmp_path / "store", **WHOLE)
-    expected: dict[str, list[str]] = {}
-    for number, user in enumerate(SENDERS.values()):
-        if user is not None:
-            expected.setdefault(user, []).append(f"n{number}")
-    assert texts(store) == {user: sorted(bodies) for user, bodies in expected.items()}
-    assert store.meta.drops == {"empty user": 4}
-
-
-ATTACHED = {
-    "message/rfc822": "Content-Type: message/rfc822\nContent-Disposition: attachment\n\n"
-    "From: Cal <cal@example.org>\nContent-Type: text/plain\n\nthe secret of Cal",
-    "inline": "Content-Type: message/rfc822\n\nFrom: Cal <cal@example.org>\n\nthe secret of Cal",
-    "of HTML": "Content-Type: message/rfc822\n\nFrom: Cal <cal@example.org>\n"
-    "Content-Type: text/html\n\n<p>the secret of Cal</p>",
-    "message/partial": 'Content-Type: message/partial; id="a"; number=1; total=2\n\n'
-    "From: Cal <cal@example.org>\n\nthe secret of Cal",
-    "digest": "Content-Type: multipart/digest; boundary=DD\n\n--DD\n\n"
-    "From: Cal <cal@example.org>\n\nthe secret of Cal\n--DD--",
-    "digest with plain parts": "Content-Type: multipart/digest; boundary=DD\n\n--DD\n"
-    "Content-Type: text/plain\n\nthe secret of Cal\n--DD--",
-}
-
-
-@pytest.mark.parametrize("kind", ATTACHED)
-def test_a_message_attached_to_a_mail_is_left_out_and_counted(tmp_path, kind):
-    parts = f"--BB\nContent-Type: text/plain\n\nSee there.\n--BB\n{ATTACHED[kind]}\n--BB--\n"
-    content = mail(body=parts, **{"Content-Type": "multipart/mixed; boundary=BB"})
-    store = prepared(tmp_path, "a.mbox", LINE + content)
-    assert texts(store) == {"ana@example.org": ["See there."]}
-    assert store.meta.drops == {"message attached to a mail": 1}
-    assert store.meta.totals["records_read"] == 2
 
 
 def redacted(rows: dict) -> dict:

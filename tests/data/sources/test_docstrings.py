@@ -25,19 +25,11 @@ class Thing:
       Indented.
     """
 
-    def method(self):
-        """Does it."""
-        async def inner():
-            "Inside."
+    async def method(self):
+        "Inside."
 
 if True:
-    def late():
-        """Under a condition."""
-    try:
-        pass
-    except OSError:
-        class Handler:
-            """In a handler."""
+    def late(): """Under a condition."""
 
 def bare(): return """not a docstring"""
 ''',
@@ -83,8 +75,7 @@ def test_modules_classes_and_functions_are_read_in_the_order_of_lines(package):
     assert texts == {
         package: ["The package."],
         f"{package}.deep.code": sorted(
-            ["The module.", "A thing.\n\nIndented.", "Does it.", "Inside.", "Under a condition.",
-             "In a handler."]
+            ["The module.", "A thing.\n\nIndented.", "Inside.", "Under a condition."]
         ),
         f"{package}.latin": ["café"],
     }  # fmt: skip

@@ -129,6 +129,56 @@ TALK = {"user": "ana", "messages": [{"role": "user", "content": "Why?"},
                                     {"role": "assistant", "content": "So."}]}  # fmt: skip
 
 
+BEN = mail("Ben <ben@example.org>", body="ok thanks")
+THANKS = ("ben@example.org", "ok thanks")
+BODIES = {
+    "a sentence": "See:\n\nFrom what I could copy:\nFrom: Cal <cal@example.org>\n\nbody of Cal\n",
+    "a time": "See:\n\nFrom Monday 10:30 on\nFrom: Cal <cal@example.org>\n\nbody of Cal\n",
+    "a name": "Yours,\n\nFrom Ana\nFrom: Cal <cal@example.org>\n",
+}
+SEPARATORS = [
+    "From ana at example.org  Mon May 14 16:39:00 2001",
+    "From - Mon May 14 16:39:00 2001",
+    "From 1719390000000000000@xxx Mon May 14 16:39:00 +0000 2001",
+    "From Ana Quill <ana@example.org> Mon May 14 16:39:00 2001",
+    "From ana@example.org Mon, 14 May 2001 16:39:00 -0700",
+    "From jwz Fri, Jul 01 09:13:09 1994 (+0700)",
+]
+SENDERS = {
+    "Quill, Ana <ana@example.org>": "ana@example.org",
+    "Quill, Ana (Sales, EU) <Ana@Example.org>": "ana@example.org",
+    '"Quill, Ana" <ana@example.org>': "ana@example.org",
+    '"Quill, Ana <ana@example.org>': "ana@example.org",
+    "ben@example.org via List <list@example.org>": "list@example.org",
+    "ana at example.org (Ana Quill)": "ana@example.org",
+    "ana (at) example.org": "ana@example.org",
+    "'ana@example.org'": "ana@example.org",
+    "Ana Quill": None,
+    "Ana at Home": None,
+    "root (Cron Daemon)": None,
+    "Quill, Ana": None,
+}
+ATTACHED = {
+    "message/rfc822": "Content-Type: message/rfc822\nContent-Disposition: attachment\n\n"
+    "From: Cal <cal@example.org>\nContent-Type: text/plain\n\nthe secret of Cal",
+    "inline": "Content-Type: message/rfc822\n\nFrom: Cal <cal@example.org>\n\nthe secret of Cal",
+    "of HTML": "Content-Type: message/rfc822\n\nFrom: Cal <cal@example.org>\n"
+    "Content-Type: text/html\n\n<p>the secret of Cal</p>",
+    "message/partial": 'Content-Type: message/partial; id="a"; number=1; total=2\n\n'
+    "From: Cal <cal@example.org>\n\nthe secret of Cal",
+    "digest": "Content-Type: multipart/digest; boundary=DD\n\n--DD\n\n"
+    "From: Cal <cal@example.org>\n\nthe secret of Cal\n--DD--",
+    "digest with plain parts": "Content-Type: multipart/digest; boundary=DD\n\n--DD\n"
+    "Content-Type: text/plain\n\nthe secret of Cal\n--DD--",
+}
+QUOTED = "See:\n\nFrom cal@example.org Mon May 14 16:39:00 2001\nFrom: Cal <cal@example.org>\n\nx"
+
+
+def attached(part: str) -> bytes:
+    parts = f"--BB\nContent-Type: text/plain\n\nSee there.\n--BB\n{part}\n--BB--\n"
+    return LINE + mail(body=parts, **{"Content-Type": "multipart/mixed; boundary=BB"})
+
+
 def zipped(folder: Path) -> Path:
     with zipfile.ZipFile(folder / "texts.zip", "w") as archive:
         for name, text in TEXTS.items():
@@ -173,6 +223,21 @@ CASES = {
         [(ANA, "Tea & cake\xa0at 5"), (ANA, "All")]),
     "mail of odd encodings": Case(within(ODD, "m"), [("ana@x.org", "caé"), ("c@x.org", "ÿþ")],
                                   {Drop.NO_USER: 1}, {"kind": "maildir"}),
+    **{f"a line From in a body, {name}": Case(
+        within({"a.mbox": b"\n".join(LINE + one for one in (mail(body=body), BEN))}),
+        [(ANA, body.strip()), THANKS]) for name, body in BODIES.items()},
+    **{f"the line {line}": Case(
+        within({"a.mbox": b"\n".join(line.encode() + b"\n" + one for one in (MESSAGES[0], BEN))}),
+        [(ANA, "one"), THANKS]) for line in SEPARATORS},
+    "a quoted line From is text": Case(
+        within({"a.mbox": LINE + mail(body=QUOTED.replace("\nFrom ", "\n>From "))}),
+        [(ANA, QUOTED)]),
+    "a sender is an address in one spelling, or nobody": Case(
+        within({f"box/{n:02d}": mail(sender, body="x") for n, sender in enumerate(SENDERS)}, "box"),
+        [(user, "x") for user in SENDERS.values() if user], {Drop.NO_USER: 4}, {"kind": "maildir"}),
+    **{f"an attached message is left out, {name}": Case(
+        within({"a.mbox": attached(part)}), [(ANA, "See there.")], {Drop.ATTACHED: 1})
+       for name, part in ATTACHED.items()},
     "git": Case(lambda folder: write_repository(folder / "repo", COMMITS),
                 [(user, text) for user, _, text in COMMITS[:2]], {Drop.EMPTY_TEXT: 1},
                 {"held_out_from": "2018-01-01"}, "-x"),
@@ -205,6 +270,15 @@ CASES = {
     "CSV, gzip": Case(
         lambda folder: within({"b.csv.gz": gzip.compress(write_csv(folder / "a").read_bytes())},
                               "b.csv.gz")(folder), EXPECTED),
+    "CSV as RFC 4180 says": Case(
+        within({"a.csv": 'user,text\r\nana,"he said ""no"",\nand left"\r\n\r\nben,ok then\r\n'}),
+        [("ana", 'he said "no",\nand left'), ("ben", "ok then")], {Drop.BLANK_LINE: 1}),
+    "CSV with escapes": Case(
+        within({"a.csv": 'user,text\nana,"he said \\"no\\", and left"\nben,one\\, two\n'}),
+        [("ana", 'he said "no", and left'), ("ben", "one, two")], {}, {"csv_escape": True}),
+    "TSV without quotes": Case(
+        within({"a.tsv": 'user\ttext\nana\t"Hello" she said\nben\tmy 5" pipe\n'}),
+        [("ana", '"Hello" she said'), ("ben", 'my 5" pipe')], {}, {"csv_no_quotes": True}),
     "CSV of unusable rows": Case(
         within({"a.csv": b"\xef\xbb\xbfuser,text\r\na,x\r\n\r\nb,\r\n,y\r\nc,\xff\r\nd,z\r\n"}),
         [("a", "x"), ("d", "z")],
@@ -227,15 +301,18 @@ CASES = {
         [("ana", "as written")]),
     "a row of neither decides nothing": Case(
         lambda folder: write_jsonl(folder / "a.jsonl", [{"user": "x"}, TALK]),
-        [("ana", "Assistant: So.")], {Drop.NO_TEXT_FIELD: 1}),
+        [("ana", "User: Why?\n\nAssistant: So.")], {Drop.NO_TEXT_FIELD: 1}),
     "tables of mixed kinds, in their order": Case(
         mixed, [(f"u{number}", f"t{number}") for number in range(4)]),
 }  # fmt: skip
 
 
 def spoken(records) -> list[tuple[str, str]]:
-    """(user, text) of each; of what has a head its body."""
-    return [(user, (text.partition("\n\n")[2] or text).strip()) for user, text in pairs(records)]
+    """(user, text) of each; of a mail its body."""
+    return [
+        (user, (text.partition("\n\n")[2] if text.startswith("Date: ") else text).strip())
+        for user, text in pairs(records)
+    ]
 
 
 @pytest.mark.filterwarnings("ignore:.*are not read")
