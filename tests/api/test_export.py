@@ -95,12 +95,7 @@ def plant_token(path: Path) -> None:
     tokenizer.save(str(path))
 
 
-PLANT = {
-    "config.json": plant_setting,
-    "generation_config.json": plant_setting,
-    "tokenizer.json": plant_token,
-    "tokenizer_config.json": plant_setting,
-}
+PLANT = {"config.json": plant_setting, "tokenizer.json": plant_token}
 """A file that the run released, and how somebody puts a word into it."""
 
 

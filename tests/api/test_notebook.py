@@ -5,33 +5,29 @@ from xml.etree import ElementTree
 
 import pytest
 
-from tests.plans import uls_plan
 from tests.plans_room.conftest import request
-from userdp.claims import Claim
-from userdp.claims.lineage import of_parts
+from tests.reporting.conftest import run_maker
+from userdp.claims import claim
 from userdp.core.vocabulary import round_up
-from userdp.ledger.parts import Query, Steps
 from userdp.notebook import html_of
 from userdp.plans.planner import propose
 
-PLAN, PROPOSAL = uls_plan(), propose(request())
-PARTS = [Steps(id="a", plan=PLAN), Query(id="b", name="users", pure_epsilon=0.5)]
-CLAIM = Claim(
-    guarantee=PLAN.guarantee(),
-    lineage=of_parts(PARTS),
-    subject="run",
-    steps=PLAN.steps,
-    complete=True,
-)
 TOUR = Path(__file__).parents[2] / "docs" / "notebooks" / "tour.ipynb"
 
 
-@pytest.mark.parametrize(
-    ("value", "told"),
-    [(CLAIM, round_up(CLAIM.guarantee.epsilon)), (PROPOSAL, PROPOSAL.reason)],
-    ids=["claim", "proposal"],
-)
-def test_it_is_a_table_that_says_what_matters(value, told):
+def made_claim(folder):
+    made = claim(run_maker(folder)())
+    return made, round_up(made.guarantee.epsilon)
+
+
+def made_proposal(folder):
+    proposal = propose(request())
+    return proposal, proposal.reason
+
+
+@pytest.mark.parametrize("make", [made_claim, made_proposal])
+def test_it_is_a_table_that_says_what_matters(make, tmp_path):
+    value, told = make(tmp_path)
     page = ElementTree.fromstring(f"<div>{value._repr_html_()}</div>")  # each tag is closed
     assert page.findall(".//table")
     assert told in "".join(page.itertext())

@@ -7,14 +7,11 @@ from pathlib import Path
 
 import pytest
 
-import userdp as library
-from tests.data.corpora import ListSource, interleaved
+from tests.data.corpora import prepared
 from tests.ledgers import query
 from tests.plans_room.conftest import synthetic_norms
 from tests.training.toy import cycles
 from userdp.accounting.filters import RenyiFilter
-from userdp.data.pipeline import prepare_store
-from userdp.data.tokenize import StoreTokenizer
 from userdp.data.user_store import UserStore
 from userdp.ledger import StoreLedger
 from userdp.ledger.lines import Answer, OpenBudget
@@ -22,24 +19,10 @@ from userdp.ledger.store_ledger import new_id
 from userdp.plans import Plan
 from userdp.plans.provenance import Provenance
 
-BUNDLED = Path(library.__file__).parent / "assets/base-model/tokenizer.json"
-
-
-def prepared(path: Path, users: int, *, seed: int = 0) -> Path:
-    prepare_store(
-        ListSource(interleaved(cycles(users, seed=seed))),
-        path,
-        tokenizer=StoreTokenizer.load(BUNDLED),
-        seq_len=8,
-        held_out_users=0.2,
-        held_out_examples=0.1,
-    )
-    return path
-
 
 @pytest.fixture
 def store(tmp_path) -> Path:
-    return prepared(tmp_path / "store", 40)
+    return prepared(cycles(40), tmp_path / "store").path
 
 
 @pytest.fixture
@@ -89,7 +72,7 @@ def test_a_plan_from_exact_norms_is_warned_of(store, plan, tmp_path):
 
 def test_a_plan_reads_no_count_of_the_store(store, plan, tmp_path, monkeypatch):
     """Two stores of different people make the same plan; reading rows is forbidden meanwhile."""
-    other = prepared(tmp_path / "other", 12, seed=5)
+    other = prepared(cycles(12, seed=5), tmp_path / "other").path
     monkeypatch.setattr(UserStore, "open", lambda *_, **__: pytest.fail("the store was opened"))
     one, two = (
         json.loads(plan(path, "--json", "--median-examples", 3)[1])["plan"]

@@ -91,16 +91,6 @@ def test_a_store_whose_ledger_was_edited_is_named(place) -> None:
     assert any("does not follow" in one for one in verified(place / "store", 1)["problems"])
 
 
-def test_people_read_the_headline_and_every_problem(place, userdp) -> None:
-    assert "Claim: (ε ≤ 2.46" in userdp("verify", place / "run")[1]
-    for what in ("weights", "options"):
-        CHANGES[what][0](place / "run")
-    status, said, _ = userdp("verify", place / "run")
-    assert (status, "Claim" in said) == (1, False)
-    assert "model.safetensors" in said
-    assert "the options in" in said
-
-
 def test_broken_twin_a_verifier_of_the_weights_alone_misses_another_description(
     place, monkeypatch
 ) -> None:

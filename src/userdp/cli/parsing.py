@@ -315,10 +315,10 @@ def help_of(name: str | None) -> str:
 def settings_of(name: str) -> str:
     """The list of ``--settings``: all that ``--set`` reaches in a command, with meanings."""
     parser = Parser(usage=f"{name} --set SECTION.FIELD=VALUE")
-    for section, fields in ((at, fields_of(one)) for at, one in sections_of(name).items()):
-        values = {
-            field: f": {', '.join(one.choices)}" for field, one in fields.items() if one.choices
-        }
-        meanings = {field: one.meaning + values.get(field, "") for field, one in fields.items()}
-        parser.describe(section, {f"{section}.{field}": told for field, told in meanings.items()})
+    for section, kind in sections_of(name).items():
+        meanings = {}
+        for field, one in fields_of(kind).items():
+            values = f": {', '.join(one.choices)}" if one.choices else ""
+            meanings[f"{section}.{field}"] = one.meaning + values
+        parser.describe(section, meanings)
     return parser.format_help()
