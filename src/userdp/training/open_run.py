@@ -42,7 +42,7 @@ from userdp.data.store_folder import remember
 from userdp.data.user_store import UserStore
 from userdp.gradients import Loss, causal_lm_loss
 from userdp.ledger import RunFolder, RunLedger, RunRecord, StoreLedger
-from userdp.ledger.admission import require_last
+from userdp.ledger.admission import follow, require_last
 from userdp.ledger.lines import Begin, Charge, Finish, Open, Release, Settle, StoreLine, Trial
 from userdp.ledger.parts import Part, Unclaimed, of_run
 from userdp.ledger.run_folder import Resume, train_toml
@@ -234,27 +234,22 @@ class OpenRun:
             if counter.attempts > most:
                 known = ["none: the run's ledger was put back to an earlier state"]
             self._require_nobody_erased()
-            # Asked before anything is written here: what a copy holds must stay what it was.
+            # Asked before anything is written here: what a copy holds must stay what it was, and a
+            # folder whose charge is refused too.
             require_last(self.store.history(), charge, known)
-            self._keep(
-                replace(
-                    kept,
-                    nonces=(opened.nonce, nonce) if opened else (nonce,),
-                    charge=charge,
-                    store_path=str(self.people.path.resolve()),
-                    store_beside=os.path.relpath(self.people.path, folder.path),
-                    state=self.people.meta.state.id,
-                    digests=self.digests,
-                )
+            charges = self.charges_of_plan(history, charge)
+            follow(history, charges)
+            resume = replace(
+                kept,
+                nonces=(opened.nonce, nonce) if opened else (nonce,),
+                charge=charge,
+                store_path=str(self.people.path.resolve()),
+                store_beside=os.path.relpath(self.people.path, folder.path),
+                state=self.people.meta.state.id,
+                digests=self.digests,
             )
-            try:
-                self.store.append(*self.charges_of_plan(history, charge))
-            except UseError:  # nothing was charged: the folder becomes what it was before
-                if record is not None:
-                    self._keep(kept)
-                else:
-                    folder.resume.unlink()
-                raise
+            files.write_json(folder.resume, encode(resume), mode=files.OPERATOR_FILE)
+            self.store.append(*charges)
             # After the charge: steps of which the store knows no charge are refused by everybody.
             if record is not None and charge not in (self.run_id, *record.charges):
                 counter.count(max(0, attempts - counter.attempts))
@@ -301,15 +296,14 @@ class OpenRun:
         """What the run claims in place of its own steps, if it does."""
         if self.plan is None:
             return None
+        why = ""
         if self.of.options.unsafe_seeds:
             why = "its randomness was fixed by a known seed, which anybody could repeat"
-            return Unclaimed(id=self.run_id, why=why)
-        if self.of.slot is not None:
+        elif self.of.slot is not None:
             why = "it is a trial of a private selection, of which only the winner claims anything"
+        if why:
             return Unclaimed(id=self.run_id, why=why)
-        if history.budget is None:
-            return None
-        return payer_of(history, of_run(self.run_id, self.plan))
+        return payer_of(history, of_run(self.run_id, self.plan)) if history.budget else None
 
     def charges_of_plan(self, history: History, charge: str) -> tuple[StoreLine, ...]:
         """The line that charges the whole plan; none where that was done.
@@ -338,10 +332,6 @@ class OpenRun:
             state=self.people.meta.state.id,
         )
         return (line,)
-
-    def _keep(self, resume: Resume) -> None:
-        """Write what the run needs to be resumed."""
-        files.write_json(self.folder.resume, encode(resume), mode=files.OPERATOR_FILE)
 
     def _require_unused(self) -> None:
         """`UseError` unless a new run may begin in the folder.
