@@ -16,7 +16,6 @@ at infinity or at the end, and convolutions by FFT err by about 1e-15 of the lar
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
 from functools import cache
 
@@ -43,7 +42,7 @@ class Law:
     sure: float = 0.0
     beyond: float = 0.0
 
-    def then(self, values: np.ndarray, *, upwards: bool) -> np.ndarray:
+    def then(self, values, *, upwards):
         """E[V(L + ℓ)] for every L of the grid; outside of it V is its value at the end, or 1."""
         first = self.first if upwards else self.first - 1
         count = len(self.weights)
@@ -58,7 +57,7 @@ class Law:
         return np.clip(mean + self.sure + (self.beyond if upwards else 0.0), 0.0, 1.0)
 
 
-def from_cdf(cdf: Callable[[np.ndarray], np.ndarray], low: float, high: float) -> Law:
+def from_cdf(cdf, low, high):
     """Of a loss with this distribution function under P, which has next to nothing outside."""
     first, last = math.floor(low / STEP), math.ceil(high / STEP)
     ends = np.arange(first, last + 1) * STEP
@@ -69,18 +68,18 @@ def from_cdf(cdf: Callable[[np.ndarray], np.ndarray], low: float, high: float) -
 
 
 @cache
-def sampled(q: float, sigma: float, *, remove: bool) -> Law:
+def sampled(q, sigma, *, remove):
     """One step of a Gaussian with sampling, to add or to remove a user; q = 1 is full batch.
 
     x ~ N(0, σ²) or the mixture. ℓ(x) = log(1 - q + q e^{(2x-1)/2σ²}) and its negative.
     """
 
-    def x_of(loss: np.ndarray) -> np.ndarray:
+    def x_of(loss):
         inner = (np.exp(loss) - (1 - q)) / q
         with np.errstate(divide="ignore", invalid="ignore"):
             return np.where(inner > 0, sigma**2 * np.log(np.maximum(inner, 1e-300)) + 0.5, -np.inf)
 
-    def mixture(x: np.ndarray) -> np.ndarray:
+    def mixture(x):
         return (1 - q) * ndtr(x / sigma) + q * ndtr((x - 1) / sigma)
 
     far = 1 + 7.7 * sigma
@@ -92,7 +91,7 @@ def sampled(q: float, sigma: float, *, remove: bool) -> Law:
 
 
 @cache
-def answer(pure: float) -> Law:
+def answer(pure):
     """Randomised response: the dominating pair of every (ε, 0)-DP answer."""
     likely = 1 / (1 + math.exp(-pure))
     cells = math.ceil(pure / STEP - 1e-9)
@@ -103,22 +102,18 @@ def answer(pure: float) -> Law:
 
 
 @cache
-def leaking(pure: float, delta: float) -> Law:
+def leaking(pure, delta):
     """The dominating pair of every (ε, δ)-DP answer: with probability δ it tells all."""
     safe = answer(pure)
     return Law(safe.first, safe.weights * (1 - delta), sure=delta)
 
 
-def pay(epsilon: float) -> np.ndarray:
+def pay(epsilon):
     """What he gets who stops at L."""
     return np.maximum(-np.expm1(epsilon - GRID), 0.0)
 
 
-def worst(
-    start: Hashable,
-    moves: Callable[[Hashable], Iterable[tuple[Law, Hashable]]],
-    payment: Callable[[Hashable], float],
-) -> tuple[float, float]:
+def worst(start, moves, payment):
     """Lower and upper bound of the adversary's best mean pay.
 
     Args:
@@ -130,7 +125,7 @@ def worst(
     for upwards in (False, True):
 
         @cache
-        def value(state: Hashable, upwards: bool = upwards) -> np.ndarray:
+        def value(state, upwards=upwards):
             best = pay(payment(state))
             for law, after in moves(state):
                 best = np.maximum(best, law.then(value(after), upwards=upwards))

@@ -8,7 +8,7 @@ from fractions import Fraction
 import pytest
 
 from userdp.accounting.contour import pair_of
-from userdp.accounting.laws import Binomial, Hypergeometric, Law
+from userdp.accounting.laws import Binomial, Hypergeometric
 
 LAWS = [
     Binomial(trials=1, probability=2.0**-60),
@@ -22,7 +22,7 @@ LAWS = [
 IDS = [f"{type(law).__name__} {number}" for number, law in enumerate(LAWS)]
 
 
-def exact(law: Law, k: int) -> Fraction:
+def exact(law, k):
     """By counting, and without rounding."""
     if isinstance(law, Binomial):
         p = Fraction(law.probability)
@@ -32,7 +32,7 @@ def exact(law: Law, k: int) -> Fraction:
 
 
 @pytest.mark.parametrize("law", LAWS, ids=IDS)
-def test_the_chance_of_any_participation_is_an_upper_bound_and_tight(law: Law) -> None:
+def test_the_chance_of_any_participation_is_an_upper_bound_and_tight(law):
     for steps in (1, 3):
         pair = pair_of(law, noise_multiplier=1.0, steps=steps)
         whole = min(steps * (1 - exact(law, 0)), Fraction(1))
@@ -41,11 +41,11 @@ def test_the_chance_of_any_participation_is_an_upper_bound_and_tight(law: Law) -
 
 
 @pytest.mark.parametrize("law", LAWS, ids=IDS)
-def test_the_proofs_chances_and_their_ratios_enclose_the_exact_ones(law: Law) -> None:
+def test_the_proofs_chances_and_their_ratios_enclose_the_exact_ones(law):
     flint = pytest.importorskip("flint", reason="the extra `proof` is not installed")
     from userdp.accounting.proof.law import chance, growth
 
-    def encloses(ball, value: Fraction) -> bool:
+    def encloses(ball, value):
         with flint.ctx.workprec(2_000):  # next to no rounding of the test's own
             return (ball * value.denominator - value.numerator).contains(0)
 

@@ -23,7 +23,7 @@ DELTAS = st.floats(1e-300, 0.1)
 GROUPS = st.integers(1, 64)
 
 
-def recursion(epsilon: float, delta: float, k: int) -> mpmath.mpf:
+def recursion(epsilon, delta, k):
     """δ of k examples, one at a time: P_k <= e^ε P_{k-1} + δ."""
     with mpmath.mp.workdps(50):
         total = mpmath.mpf(0)
@@ -32,12 +32,12 @@ def recursion(epsilon: float, delta: float, k: int) -> mpmath.mpf:
         return total
 
 
-def gaussian_delta(mu: float, epsilon: float) -> float:
+def gaussian_delta(mu, epsilon):
     """Rounded up."""
     return float(oracles.gaussian_delta(mu, epsilon)) * (1 + 1e-14)
 
 
-def gaussian_epsilon(mu: float, delta: float) -> float:
+def gaussian_epsilon(mu, delta):
     low, high = 0.0, 1000.0
     for _ in range(80):
         middle = (low + high) / 2
@@ -47,7 +47,7 @@ def gaussian_epsilon(mu: float, delta: float) -> float:
 
 @settings(max_examples=60, derandomize=True, deadline=None)
 @given(EPSILONS, DELTAS, GROUPS)
-def test_best_is_the_recursion_rounded_up(epsilon: float, delta: float, k: int) -> None:
+def test_best_is_the_recursion_rounded_up(epsilon, delta, k):
     exact = recursion(epsilon, delta, k)
     found = group_guarantee(epsilon, delta, k)
     assert found.epsilon == k * epsilon
@@ -58,10 +58,10 @@ def test_best_is_the_recursion_rounded_up(epsilon: float, delta: float, k: int) 
         assert found.delta <= float(exact * (1 + 1e-11))
 
 
-def test_proposition_1_as_printed_is_caught() -> None:
+def test_proposition_1_as_printed_is_caught():
     """e^{kε-1} in place of e^{kε} - 1 is neither the identity at k = 1 nor an upper bound."""
 
-    def printed(epsilon: float, delta: float, k: int) -> float:
+    def printed(epsilon, delta, k):
         return delta * math.exp(k * epsilon - 1) / math.expm1(epsilon)
 
     assert group_guarantee(0.5, 1e-6, 1).delta == 1e-6
@@ -72,9 +72,7 @@ def test_proposition_1_as_printed_is_caught() -> None:
 
 @settings(max_examples=60, derandomize=True, deadline=None)
 @given(st.floats(1e-3, 600), st.floats(1e-12, 0.1), GROUPS, st.sampled_from(Conversion))
-def test_the_example_target_gives_the_group_what_was_asked(
-    epsilon: float, delta: float, k: int, conversion: Conversion
-) -> None:
+def test_the_example_target_gives_the_group_what_was_asked(epsilon, delta, k, conversion):
     target = example_target(epsilon, delta, k, conversion)
     back = group_guarantee(target.epsilon, target.delta, k, conversion)
     assert back.epsilon <= epsilon
@@ -82,7 +80,7 @@ def test_the_example_target_gives_the_group_what_was_asked(
     assert back.delta >= delta * (1 - 1e-8)
 
 
-def test_example_target_is_algorithm_1() -> None:
+def test_example_target_is_algorithm_1():
     epsilon, delta, k = 8.0, 1e-6, 5
     target = example_target(epsilon, delta, k)
     assert target.epsilon == pytest.approx(epsilon / k, rel=1e-15)
@@ -93,7 +91,7 @@ def test_example_target_is_algorithm_1() -> None:
 
 
 @pytest.mark.parametrize("conversion", Conversion)
-def test_group_epsilon_of_a_gaussian_bounds_the_truth(conversion: Conversion) -> None:
+def test_group_epsilon_of_a_gaussian_bounds_the_truth(conversion):
     """k examples of a Gaussian mechanism with shift μ are one with shift kμ."""
     mu, delta = 0.3, 1e-6
     for k in (1, 2, 4, 8):
@@ -107,7 +105,7 @@ def test_group_epsilon_of_a_gaussian_bounds_the_truth(conversion: Conversion) ->
     assert single == pytest.approx(gaussian_epsilon(mu, delta), rel=1e-8)
 
 
-def test_group_epsilon_diverges_where_the_curve_is_flat_at_round_off() -> None:
+def test_group_epsilon_diverges_where_the_curve_is_flat_at_round_off():
     """An accountant that cannot go below 1e-15 ends in ε = ∞ (Ganesh's finding for k >= 9)."""
     floored = [group_epsilon(lambda e: max(gaussian_delta(1.5, e), 1e-15), k, 1e-6) for k in (1, 6)]
     assert floored[0] < 10
@@ -116,7 +114,7 @@ def test_group_epsilon_diverges_where_the_curve_is_flat_at_round_off() -> None:
     assert exact < math.inf
 
 
-def test_a_curve_that_underflows_to_zero_is_not_taken_for_pure_dp() -> None:
+def test_a_curve_that_underflows_to_zero_is_not_taken_for_pure_dp():
     """0 stands for 5e-324: a group of 100 needs more than a double can hold, not ε = 100·27."""
     assert group_epsilon(lambda e: 0.0 if e > 27 else 1e-3, 100, 1e-6) == math.inf
     assert group_epsilon(lambda e: 0.0 if e > 27 else 1e-3, 10, 1e-6) == pytest.approx(270)

@@ -35,7 +35,7 @@ GAUSS = gaussian_steps(noise_multiplier=1.0, steps=1)
 # The addition is enough, and without it the claim would be false.
 
 
-def exact_delta(end: float, epsilon: float) -> float:
+def exact_delta(end, epsilon):
     """δ of N(0,1) against N(1,1), both cut off at ``end`` deviations, by quadrature."""
     x = np.linspace(-end, end + 1, 400_001)
     mass = 1 - 2 * stats.norm.sf(end)
@@ -52,24 +52,22 @@ def exact_delta(end: float, epsilon: float) -> float:
 
 @pytest.mark.parametrize("end", [2.0, 3.0, 4.0])
 @pytest.mark.parametrize("epsilon", [0.1, 1.0, 2.0, 4.0, 6.0])
-def test_noise_that_ends_is_covered_by_the_addition(
-    end: float, epsilon: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_noise_that_ends_is_covered_by_the_addition(end, epsilon, monkeypatch):
     beyond = 2 * float(stats.norm.sf(end))
     monkeypatch.setattr(module, "distance", lambda steps: steps * beyond)
     bound = implemented_delta(GAUSS.delta(epsilon).upper, epsilon, steps=1)
     assert exact_delta(end, epsilon) <= bound + 1e-9
 
 
-def test_twin_the_ideal_mechanisms_delta_is_exceeded_by_noise_that_ends() -> None:
+def test_twin_the_ideal_mechanisms_delta_is_exceeded_by_noise_that_ends():
     assert exact_delta(3.0, 4.0) > 20 * GAUSS.delta(4.0).upper
 
 
-def test_invariant_8_a_share_of_delta_pays_at_the_epsilon_that_it_leaves() -> None:
+def test_invariant_8_a_share_of_delta_pays_at_the_epsilon_that_it_leaves():
     """(1 + e^5) τ is 75 times (1 + e^0) τ: a share may suffice for one and not for the other."""
     five = Bracket(lower=5.0, upper=5.0, accountant="made up")
 
-    def close(distance: float) -> Bracket | None:
+    def close(distance):
         return close_epsilon(lambda delta: five, 0.1, distance=distance, shares=(0.1, 0.5))
 
     assert close(1e-3) is None
@@ -79,9 +77,7 @@ def test_invariant_8_a_share_of_delta_pays_at_the_epsilon_that_it_leaves() -> No
 
 
 @pytest.mark.parametrize(("end", "delta"), [(3.0, 0.3), (4.0, 0.3), (4.0, 0.05)])
-def test_invariant_8_the_epsilon_of_what_runs_holds_for_noise_that_ends(
-    end: float, delta: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_invariant_8_the_epsilon_of_what_runs_holds_for_noise_that_ends(end, delta, monkeypatch):
     beyond = 2 * float(stats.norm.sf(end))
     monkeypatch.setattr(module, "distance", lambda steps: steps * beyond)
     found = implemented_epsilon(GAUSS.epsilon, delta, steps=1).upper
@@ -144,9 +140,7 @@ CLAIMS = {
 @pytest.mark.parametrize(
     "what", fast_then_slow(sorted(CLAIMS, key="group privacy".__eq__), fast=len(CLAIMS) - 1)
 )
-def test_invariant_8_every_claim_pays_for_the_noises_distance(
-    what: str, tmp_path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_invariant_8_every_claim_pays_for_the_noises_distance(what, tmp_path, monkeypatch):
     """Made visible by noise that ends early: a fortieth of δ for each step."""
     folders = [tmp_path / name for name in ("now", "far")]
     for folder in folders:
@@ -159,9 +153,7 @@ def test_invariant_8_every_claim_pays_for_the_noises_distance(
 
 @pytest.mark.parametrize("per_step", [distance(1), 1e-20, 1e-10, 4e-8])
 @pytest.mark.parametrize("make", fast_then_slow([uls_plan, els_plan]))
-def test_a_calibrated_plan_is_within_its_budget(
-    make, per_step: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_calibrated_plan_is_within_its_budget(make, per_step, monkeypatch):
     monkeypatch.setattr(module, "distance", lambda steps: steps * per_step)
     plan = make(**FAR)
     assert plan.guarantee().epsilon <= 2.0
@@ -174,7 +166,7 @@ def test_a_calibrated_plan_is_within_its_budget(
 
 
 @pytest.mark.parametrize("delta", [1e-44, 1e-60, 5e-324])
-def test_a_delta_below_the_distance_is_refused_and_never_claimed(delta: float) -> None:
+def test_a_delta_below_the_distance_is_refused_and_never_claimed(delta):
     with pytest.raises(UseError, match="too small"):
         ideal_delta_for(1.0, delta, steps=5)
     with pytest.raises(UseError, match="too small"):

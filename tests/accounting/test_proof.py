@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import replace
 from decimal import Decimal
 from fractions import Fraction
-from typing import Any
 
 import numpy as np
 import pytest
 
 flint = pytest.importorskip("flint", reason="the extra `proof` is not installed")
 
+from tests.accounting import oracles  # noqa: E402
 from tests.accounting.oracles import GOLDEN, mechanism_of  # noqa: E402
 from tests.mechanisms import truncated  # noqa: E402
 from tests.speed import fast_then_slow  # noqa: E402
@@ -25,9 +24,7 @@ from userdp.accounting import (  # noqa: E402
     hypergeometric_steps,
 )
 from userdp.accounting.laws import Binomial, Hypergeometric  # noqa: E402
-from userdp.accounting.mechanisms import NoisySteps  # noqa: E402
 from userdp.accounting.proof import OneWay, Steps, enclose_delta, law, line_sum, moment  # noqa: E402
-from userdp.accounting.proof.law import Ball  # noqa: E402
 from userdp.accounting.proof.planning import Problem, make_plan  # noqa: E402
 from userdp.accounting.proving import prove_delta, prove_epsilon, steps_of  # noqa: E402
 from userdp.core.errors import FailureError  # noqa: E402
@@ -35,17 +32,10 @@ from userdp.core.errors import FailureError  # noqa: E402
 # a second or less each: one step, a Gaussian, few and many steps
 FAST = (1, 9, 32)
 
-# where the principal branch of the logarithm misled the accountant
-BRANCH = binomial_steps(
-    sampling_probability=0.9733493053471883,
-    group_size=46,
-    noise_multiplier=10.168792074699509,
-    steps=17023,
-)
-BRANCH_DELTA = 3.588470814622538e-17
+BRANCH, BRANCH_DELTA, _ = oracles.BRANCH
 
 
-def steps(case: dict[str, Any], sigma_factor: float = 1.0) -> Steps:
+def steps(case, sigma_factor=1.0):
     return Steps(
         law=Binomial(trials=case["group_size"], probability=case["p"]),
         scale=1.0,
@@ -55,13 +45,13 @@ def steps(case: dict[str, Any], sigma_factor: float = 1.0) -> Steps:
 
 
 @pytest.fixture
-def precise() -> Iterator[None]:
+def precise():
     """Balls of 160 bits in the test itself."""
     with flint.ctx.workprec(160):
         yield
 
 
-def apart(one: OneWay, other: OneWay) -> bool:
+def apart(one, other):
     return one.upper < other.lower or other.upper < one.lower
 
 
@@ -76,9 +66,7 @@ def apart(one: OneWay, other: OneWay) -> bool:
         for i, case in enumerate(GOLDEN)
     ],
 )
-def test_every_golden_delta_is_enclosed_anew_and_meets_the_accountants_bracket(
-    case: dict[str, Any],
-) -> None:
+def test_every_golden_delta_is_enclosed_anew_and_meets_the_accountants_bracket(case):
     found = enclose_delta(steps(case), case["epsilon"])
     contour = mechanism_of(case).delta(case["epsilon"])
     assert found.lower <= contour.upper
@@ -96,7 +84,7 @@ def test_every_golden_delta_is_enclosed_anew_and_meets_the_accountants_bracket(
 
 
 @pytest.mark.slow
-def test_the_principal_branch_of_the_accountant_was_wrong_and_the_proof_says_so() -> None:
+def test_the_principal_branch_of_the_accountant_was_wrong_and_the_proof_says_so():
     wrong = Bracket(lower=169274.10, upper=169274.13, accountant="the principal branch")
     with pytest.raises(FailureError, match="contradicts the accountant"):
         prove_epsilon(BRANCH, BRANCH_DELTA, wrong)
@@ -109,7 +97,7 @@ def test_the_principal_branch_of_the_accountant_was_wrong_and_the_proof_says_so(
 # ------------------------------------------------------------------ broken twins
 
 
-def along_one_plan(one: Steps, epsilon: float, *, coarser: float = 1.0) -> OneWay:
+def along_one_plan(one, epsilon, *, coarser=1.0):
     """*remove* from a single plan, whose period may be taken too short."""
     problem = Problem(one, epsilon, True, line_sum.LOG_TOLERANCE)
     plan = make_plan(problem, None)
@@ -117,11 +105,11 @@ def along_one_plan(one: Steps, epsilon: float, *, coarser: float = 1.0) -> OneWa
 
 
 @pytest.mark.slow
-def test_a_principal_branch_in_the_proof_itself_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_principal_branch_in_the_proof_itself_is_caught(monkeypatch):
     one = steps_of(BRANCH)
     honest = along_one_plan(one, 169834.886)
 
-    def principal(ratio: law.Ratio, x: float, y: Ball) -> tuple[Ball, Ball]:
+    def principal(ratio, x, y):
         value, log_t = ratio.above(x, y)
         whole = value * (ratio.low * log_t).exp()
         return whole.log(), ratio.at(x)[2]
@@ -134,7 +122,7 @@ def test_a_principal_branch_in_the_proof_itself_is_caught(monkeypatch: pytest.Mo
 
 
 @pytest.mark.slow
-def test_noise_that_is_off_by_a_billionth_is_caught() -> None:
+def test_noise_that_is_off_by_a_billionth_is_caught():
     case = GOLDEN[21]
     honest = enclose_delta(steps(case), case["epsilon"])
     twin = enclose_delta(steps(case, 1 + 1e-9), case["epsilon"])
@@ -145,18 +133,18 @@ def test_noise_that_is_off_by_a_billionth_is_caught() -> None:
 class Overreaching(moment.Moment):
     """Takes a strip thrice as wide as the one whose error it bounds."""
 
-    def _choose_strip(self) -> None:
+    def _choose_strip(self):
         super()._choose_strip()
         self.mesh *= 3.0
         self._claimed = self.strip
 
-    def _place_nodes(self) -> None:
+    def _place_nodes(self):
         self.strip = 3.0 * self._claimed
         cells = self.cells
         bound, growth = cells.bound, cells.growth
         cells.growth = growth / 9
 
-        def narrower(y: Any, mesh: float = 0, *, inside: bool = False) -> Any:
+        def narrower(y, mesh=0, *, inside=False):
             return bound(y / 3 if inside else y, mesh, inside=inside)
 
         with pytest.MonkeyPatch.context() as patch:
@@ -166,7 +154,7 @@ class Overreaching(moment.Moment):
 
 
 @pytest.mark.parametrize("remove", [True, False])
-def test_a_trapezoid_bound_with_a_wrong_strip_is_caught(remove: bool) -> None:
+def test_a_trapezoid_bound_with_a_wrong_strip_is_caught(remove):
     one = Steps(
         law=Binomial(trials=8, probability=0.01), scale=1.0, noise_multiplier=1.0, count=2000
     )
@@ -192,9 +180,7 @@ def test_a_trapezoid_bound_with_a_wrong_strip_is_caught(remove: bool) -> None:
         Hypergeometric(draws=20, population=60, marked=25),
     ],
 )
-def test_the_lemmas_on_z_hold_at_random_points(
-    some: Binomial | Hypergeometric, precise: None
-) -> None:
+def test_the_lemmas_on_z_hold_at_random_points(some, precise):
     rng = np.random.default_rng(5)
     one = Steps(law=some, scale=1.0, noise_multiplier=1.3, count=1)
     a = 1 / 1.3
@@ -243,7 +229,7 @@ def test_the_lemmas_on_z_hold_at_random_points(
     ),
     ids=lambda mechanism: type(mechanism).__name__,
 )
-def test_each_kind_of_mechanism_is_proven_at_its_epsilon(mechanism: NoisySteps) -> None:
+def test_each_kind_of_mechanism_is_proven_at_its_epsilon(mechanism):
     delta = 1e-6
     found = mechanism.epsilon(delta)
     proof = prove_epsilon(mechanism, delta, found)
@@ -253,7 +239,7 @@ def test_each_kind_of_mechanism_is_proven_at_its_epsilon(mechanism: NoisySteps) 
     assert again["delta_upper"] >= again["delta_lower"]
 
 
-def test_an_epsilon_that_is_too_small_contradicts_the_accountant() -> None:
+def test_an_epsilon_that_is_too_small_contradicts_the_accountant():
     mechanism = gaussian_steps(shift=2.0, noise_multiplier=30.0, steps=100)
     found = mechanism.epsilon(1e-6)
     wrong = replace(found, lower=0.0, upper=0.99 * found.upper)
@@ -261,7 +247,7 @@ def test_an_epsilon_that_is_too_small_contradicts_the_accountant() -> None:
         prove_epsilon(mechanism, 1e-6, wrong)
 
 
-def test_what_has_no_proof_is_called_not_proven_and_says_why() -> None:
+def test_what_has_no_proof_is_called_not_proven_and_says_why():
     exchanged = Exchanged(
         mixture=binomial_steps(sampling_probability=0.1, noise_multiplier=2.0, steps=3)
     )

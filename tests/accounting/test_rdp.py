@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-from typing import Any
 
 import mpmath
 import pytest
@@ -16,7 +15,7 @@ from tests.speed import fast_then_slow
 from userdp.accounting import Accountant, binomial_steps, epsilon_by, rdp
 
 
-def weights(p: float, group_size: int) -> list[mpmath.mpf]:
+def weights(p, group_size):
     prob = mpmath.mpf(p)
     return [
         mpmath.binomial(group_size, k) * prob**k * (1 - prob) ** (group_size - k)
@@ -24,7 +23,7 @@ def weights(p: float, group_size: int) -> list[mpmath.mpf]:
     ]
 
 
-def lemma_sum(order: int, p: float, sigma: float, group_size: int) -> mpmath.mpf:
+def lemma_sum(order, p, sigma, group_size):
     """R_α(Q, P) by the sum over c_1..c_α of Appendix C, term by term."""
     with mpmath.mp.workdps(30):
         b, total = weights(p, group_size), mpmath.mpf(0)
@@ -34,12 +33,12 @@ def lemma_sum(order: int, p: float, sigma: float, group_size: int) -> mpmath.mpf
         return mpmath.log(total) / (order - 1)
 
 
-def quadrature(power: float, p: float, sigma: float, group_size: int) -> mpmath.mpf:
+def quadrature(power, p, sigma, group_size):
     """log E_P[(Q/P)^power]."""
     with mpmath.mp.workdps(30):
         b, s = weights(p, group_size), mpmath.mpf(sigma)
 
-        def integrand(x: mpmath.mpf) -> mpmath.mpf:
+        def integrand(x):
             ratio = mpmath.fsum(
                 w * mpmath.exp((2 * k * x - k * k) / (2 * s * s)) for k, w in enumerate(b)
             )
@@ -50,7 +49,7 @@ def quadrature(power: float, p: float, sigma: float, group_size: int) -> mpmath.
         return mpmath.log(mpmath.quad(integrand, edges))
 
 
-def both(order: float, p: float, sigma: float, group_size: int) -> tuple[float, float]:
+def both(order, p, sigma, group_size):
     return rdp.renyi_divergence(
         order, sampling_probability=p, noise_multiplier=sigma, group_size=group_size
     )
@@ -60,9 +59,7 @@ def both(order: float, p: float, sigma: float, group_size: int) -> tuple[float, 
     ("order", "p", "sigma", "group_size"),
     [(2, 0.1, 1.0, 3), (4, 0.01, 0.5, 2), (3, 0.5, 2.0, 5), (5, 1e-4, 0.7, 2), (2, 0.3, 0.2, 20)],
 )
-def test_whole_orders_are_the_sum_of_appendix_c_rounded_up(
-    order: int, p: float, sigma: float, group_size: int
-) -> None:
+def test_whole_orders_are_the_sum_of_appendix_c_rounded_up(order, p, sigma, group_size):
     exact, (remove, _) = lemma_sum(order, p, sigma, group_size), both(order, p, sigma, group_size)
     assert exact <= remove <= float(exact) * (1 + 1e-12) + 1e-13
 
@@ -72,9 +69,7 @@ def test_whole_orders_are_the_sum_of_appendix_c_rounded_up(
     ("order", "p", "sigma", "group_size"),
     [(1.1, 0.1, 1.0, 3), (2.5, 0.01, 0.5, 2), (1.01, 0.5, 0.3, 5), (3.0, 0.9, 2.0, 6)],
 )
-def test_both_directions_are_the_integral_rounded_up(
-    order: float, p: float, sigma: float, group_size: int
-) -> None:
+def test_both_directions_are_the_integral_rounded_up(order, p, sigma, group_size):
     remove, add = both(order, p, sigma, group_size)
     for found, power in ((remove, order), (add, 1 - order)):
         exact = float(quadrature(power, p, sigma, group_size)) / (order - 1)
@@ -87,14 +82,14 @@ def test_both_directions_are_the_integral_rounded_up(
     + fast_then_slow((c for c in GOLDEN if 8 < c["group_size"] <= 64), fast=0),
     ids=lambda c: f"T={c['steps']} {c['p']}",
 )
-def test_the_upper_bound_of_delta_is_above_the_oracle(case: dict[str, Any]) -> None:
+def test_the_upper_bound_of_delta_is_above_the_oracle(case):
     curve = rdp.step_curve(mechanism_of(case))
     upper = rdp.delta_of_curve(curve, case["epsilon"])
     for direction in ("remove", "add"):
         assert upper >= float(case[direction]["delta"] or 0)
 
 
-def test_epsilon_is_above_the_known_values_and_near_them() -> None:
+def test_epsilon_is_above_the_known_values_and_near_them():
     for sigma, group_size, truth in (
         (1.0, 1, 2.9552459),
         (1.0, 8, 34.8906956),
@@ -111,14 +106,14 @@ def test_epsilon_is_above_the_known_values_and_near_them() -> None:
 
 @settings(max_examples=25, derandomize=True, deadline=None)
 @given(st.integers(2, 12), st.floats(1e-4, 0.9), st.floats(0.5, 10), st.integers(1, 16))
-def test_lemma_1_holds(order: int, p: float, sigma: float, group_size: int) -> None:
+def test_lemma_1_holds(order, p, sigma, group_size):
     """ELS with K examples and noise Kσ against ULS with noise σ (Charles et al. 2024, Lemma 1)."""
     left = both(order, p, group_size * sigma, group_size)[0]
     right = both(order, p, sigma, 1)[0]
     assert left <= right * (1 + 1e-9) + 1e-12
 
 
-def test_without_an_order_nothing_is_claimed() -> None:
+def test_without_an_order_nothing_is_claimed():
     huge = binomial_steps(sampling_probability=0.5, noise_multiplier=1e-3, group_size=512, steps=1)
     curve = rdp.step_curve(huge, (1024.0,))
     assert rdp.epsilon_of_curve(curve, 1e-6) == math.inf

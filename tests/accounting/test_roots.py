@@ -8,13 +8,11 @@ from userdp.accounting.roots import bisect
 
 
 @pytest.mark.parametrize(("low", "high"), [(0.0, 1.0), (1.0, 0.0), (-3.0, 2.0), (2.0, -3.0)])
-def test_a_bisection_asks_only_between_its_ends_and_ends_where_it_holds(
-    low: float, high: float
-) -> None:
+def test_a_bisection_asks_only_between_its_ends_and_ends_where_it_holds(low, high):
     root = low + 0.3 * (high - low)
     asked: list[float] = []
 
-    def holds(at: float) -> bool:
+    def holds(at):
         assert min(low, high) < at < max(low, high)
         assert len(asked) < 80, "each answer halves what is left"
         asked.append(at)

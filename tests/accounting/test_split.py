@@ -12,7 +12,6 @@ import pytest
 from userdp.accounting.contour import pair_of
 from userdp.accounting.contour.few_large_steps import choices
 from userdp.accounting.contour.side import (
-    Split,
     log_upper_sum,
     make_side,
     split_at,
@@ -23,11 +22,11 @@ from userdp.accounting.laws import Binomial
 FAST = [(1e-3, 0.5, 1.0), (1e-3, 0.6, 2.0), (1e-2, 1.0, 3.0)]
 
 
-def truths(law: tuple[float, float], split: Split, end: float, order: float) -> tuple[float, float]:
+def truths(law, split, end, order):
     """log of E_P[weight e^{(1 + a) l}] up to ``end`` for 1 - chi and for chi, to 20 digits."""
     probability, shift = law
 
-    def small(x: mp.mpf, sign: int = 1) -> mp.mpf:
+    def small(x, sign=1):
         loss = mp.log1p(probability * mp.expm1(shift * x - shift**2 / 2))
         weight = mp.erfc(sign * split.rate * (x - split.place)) / 2
         return mp.npdf(x) * mp.exp((1 + order) * loss) * weight
@@ -42,7 +41,7 @@ def truths(law: tuple[float, float], split: Split, end: float, order: float) -> 
         )
 
 
-def worst_miss(case: tuple[float, float, float], *, as_if_flat: bool, finer: bool) -> float:
+def worst_miss(case, *, as_if_flat, finer):
     """How far a weighted sum of one step is below the integral it bounds, at most; in logs."""
     probability, sigma, epsilon = case
     law = Binomial(trials=1, probability=probability)
@@ -68,11 +67,9 @@ def worst_miss(case: tuple[float, float, float], *, as_if_flat: bool, finer: boo
 
 
 @pytest.mark.parametrize("case", FAST)
-def test_a_weighted_sum_is_an_upper_one_however_fast_its_weight_turns(
-    case: tuple[float, float, float],
-) -> None:
+def test_a_weighted_sum_is_an_upper_one_however_fast_its_weight_turns(case):
     assert worst_miss(case, as_if_flat=False, finer=True) <= 0.0
 
 
-def test_twin_a_sum_on_the_grid_of_the_step_with_the_slack_of_no_weight_is_caught() -> None:
+def test_twin_a_sum_on_the_grid_of_the_step_with_the_slack_of_no_weight_is_caught():
     assert max(worst_miss(case, as_if_flat=True, finer=False) for case in FAST) > 1e-7

@@ -25,7 +25,6 @@ from userdp.claims.lineage import Lineage, of_parts
 from userdp.cli.app import run as userdp
 from userdp.core.errors import UseError
 from userdp.data.splits import Split
-from userdp.data.user_store import UserStore
 from userdp.ledger import StoreLedger
 from userdp.ledger.parts import Query, Unclaimed
 from userdp.training.config import PlainPlan
@@ -36,12 +35,12 @@ CLAIMED = toy.audit_plan().guarantee().epsilon
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory) -> UserStore:
+def made(tmp_path_factory):
     return toy.audit_store(tmp_path_factory.mktemp("audited"))
 
 
 @pytest.fixture
-def store(made) -> UserStore:
+def store(made):
     forget(made.path)  # a run inherits what earlier ones released
     return made
 

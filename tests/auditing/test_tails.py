@@ -19,7 +19,7 @@ from userdp.auditing.step_checks import (
 )
 
 
-def normal_p_value(sizes: np.ndarray, trials: int, q: float) -> float:
+def normal_p_value(sizes, trials, q):
     """Broken twin: the normal law of how many sizes are within one of their mean."""
     chance = stats.binom.pmf(np.arange(trials + 1), trials, q)
     near = float(chance[np.abs(np.arange(trials + 1) - trials * q) <= 1].sum())
@@ -28,7 +28,7 @@ def normal_p_value(sizes: np.ndarray, trials: int, q: float) -> float:
     return 2 * stats.norm.sf(abs(seen - len(sizes) * near) / scale)
 
 
-def rates_of_all_draws(steps_: int, population: int, q: float) -> tuple[list[float], float]:
+def rates_of_all_draws(steps_, population, q):
     """How often right runs are flagged, over every possible run: by check; and by the twin."""
     flagged, twin = [0.0, 0.0, 0.0], 0.0
     chance = stats.binom.pmf(np.arange(population + 1), population, q)

@@ -24,14 +24,14 @@ def losses(store, model, base=None, **changes):
     return release_losses(store, np.array(model), other, **(options | changes))
 
 
-def people(count: int, *, better_by: float) -> tuple[np.ndarray, np.ndarray]:
+def people(count, *, better_by):
     """Users who differ by nats, and a model that is better for each by nearly the same."""
     draw = np.random.default_rng(5)
     base = draw.uniform(5.0, 10.0, count)
     return base - better_by + draw.normal(0, 0.1, count), base
 
 
-def moved(held: list[int], added: int) -> Fraction:
+def moved(held, added):
     """By how much one user more moves the sum, in units of the bound: exactly."""
     return Fraction(abs(sum([*held, added]) - sum(held)), STEPS)
 
@@ -87,7 +87,7 @@ def test_the_mean_is_of_clamped_losses_and_nearly_exact_without_noise(store):
     assert found.model.standard_error < 0.01
 
 
-def spread(values: list[float], stated: list[float]) -> float:
+def spread(values, stated):
     """The deviation of released numbers over the error that they state."""
     return float(np.std(values) / np.mean(stated))
 
@@ -95,7 +95,7 @@ def spread(values: list[float], stated: list[float]) -> float:
 def test_the_stated_error_of_a_mean_is_that_of_many_releases(free, monkeypatch):
     many = np.repeat([1.0, 2.0, 3.5], 400)
 
-    def released() -> float:
+    def released():
         found = [losses(free, many).model for _ in range(120)]
         return spread([one.value for one in found], [one.standard_error for one in found])
 

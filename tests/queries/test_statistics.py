@@ -29,19 +29,19 @@ COUNTS = np.array([1, 2, 3, 5, 8, 13, 21, 40, 40, 2000])
 DRAWS = 2000
 
 
-def answers(name, counts, epsilon, draws=DRAWS) -> np.ndarray:
+def answers(name, counts, epsilon, draws=DRAWS):
     asked = mechanism(name, epsilon=epsilon, most_examples=64)
     held = counts.tolist()
     return np.array([asked(held) for _ in range(draws)])
 
 
-def deviation(scale: float) -> float:
+def deviation(scale):
     """Of discrete Laplace noise."""
     q = math.exp(-1 / scale)
     return math.sqrt(2 * q) / (1 - q)
 
 
-def laplace(found: np.ndarray, *, truth: float, sensitivity: float) -> bool:
+def laplace(found, *, truth, sensitivity):
     """Whether answers at ε = 0.5 have the mean and the deviation of that sensitivity."""
     expected = deviation(sensitivity / 0.5)
     near = abs(found.mean() - truth) < 5 * expected / math.sqrt(len(found))
@@ -86,7 +86,7 @@ def test_the_price_of_one_user_is_the_library_s_own(epsilon):
         assert 0.99 * epsilon < asked.map(1) <= epsilon
 
 
-def worst_ratio(*, claimed: float, used: float) -> float:
+def worst_ratio(*, claimed, used):
     """ln of the largest ratio of frequencies between neighbours, where both are well counted."""
     choose, held = quantile([0, 1, 2, 3, 4], at=0.5, epsilon=used), [1, 1, 2, 3, 4, 4]
     base, more = (
