@@ -5,10 +5,9 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from transformers.utils import logging
@@ -70,16 +69,12 @@ def ragged(
 
 def masked(rows: Rows, *, seed: int = 0, part: float = 0.5) -> Units:
     """Units whose tokens are marked at random; some rows have no mark at all."""
-    draw = random.Random(seed)
-    flat = [row for unit in rows for row in unit]
-    marks = [[draw.random() < part for _ in row] for row in flat]
-    marks[-1] = [False] * len(marks[-1])
-    return Units.from_flat(
-        np.array([t for row in flat for t in row], dtype=np.int64),
-        np.cumsum([0, *map(len, flat)]),
-        np.cumsum([0, *map(len, rows)]),
-        np.array([m for row in marks for m in row], dtype=np.bool_),
-    )
+    units = Units.from_rows(rows)
+    held = torch.arange(units.input_ids.shape[1]) < units.lengths[:, None]
+    draw = torch.rand(held.shape, generator=torch.Generator().manual_seed(seed))
+    marks = held & (draw < part)
+    marks[-1] = False
+    return replace(units, targets=marks)
 
 
 Part = nn.Module | nn.Parameter | Tensor
@@ -148,7 +143,7 @@ def table_loss(model: nn.Module, input_ids: Tensor, lengths: Tensor) -> Tensor:
     return losses
 
 
-def row_squares(model: nn.Module, tokens: Tensor, lengths: Tensor) -> Tensor:
+def row_squares(model: Callable[[Tensor], Tensor], tokens: Tensor, lengths: Tensor) -> Tensor:
     """Each row's mean square over its own tokens, of a model that answers with numbers for each."""
     squares = model(tokens).flatten(2).tanh().sum(2).square()
     real = torch.arange(tokens.shape[1]) < lengths[:, None]

@@ -12,7 +12,7 @@ from tqdm import tqdm
 
 import tests.gradients.campaign
 from tests.gradients.campaign.jobs import answered, jobs, quietly, wrong
-from tests.gradients.campaign.table import page
+from tests.gradients.campaign.table import BEGINNING, results
 
 
 def main() -> int:
@@ -26,7 +26,7 @@ def main() -> int:
     )
     parser.add_argument("--names", nargs="+", help="only these families, accidents or numbers")
     parser.add_argument("--workers", type=int, default=2, help="processes of one thread each")
-    parser.add_argument("--page", type=Path, help="write the table into this Markdown file")
+    parser.add_argument("--page", type=Path, help="renew the results on this Markdown page")
     options = parser.parse_args()
     wanted = [
         job
@@ -39,9 +39,10 @@ def main() -> int:
             rows.append(row)
             if wrong(row):
                 tqdm.write(f"WRONG {row}", file=sys.stderr)
-    text = page(rows)
+    text = results(rows)
     if options.page is not None:
-        options.page.write_text(text)
+        explained = options.page.read_text("utf-8").partition(BEGINNING)[0]
+        options.page.write_text(explained + text, "utf-8")
     print(text)
     return int(any(map(wrong, rows)))
 

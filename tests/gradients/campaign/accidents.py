@@ -42,7 +42,7 @@ class Accident:
 
 
 def measured(accident: Accident) -> Influence:
-    """The influence of each of a few users, all sums beginning from one state of model and loss.
+    """The influence of each of a few users; each sum begins with the same attributes of the loss.
 
     A loss that changes ``after`` some passes does so within each of the sums that are compared, and
     not yet where the engine first meets it.
@@ -51,22 +51,14 @@ def measured(accident: Accident) -> Influence:
         UseError: the engine refuses model or loss.
     """
     model, loss = accident.model(), accident.loss()
-    units = Units.from_rows(_rows())
-    engine = get_engine("auto")
-    after, holders = getattr(loss, "after", None), [*model.modules(), loss]
+    units, engine, begun = Units.from_rows(_rows()), get_engine("auto"), dict(vars(loss))
 
-    def summed(some: Units, clip: float) -> ClippedSum:
-        for holder, kept in zip(holders, begun, strict=True):
-            for name, value in kept.items():
-                setattr(holder, name, value.clone() if isinstance(value, Tensor) else value)
+    def summed(some: Units, clip: float, **friendly: int) -> ClippedSum:
+        vars(loss).update(begun | friendly)
         return engine(model, loss, some, l2_clip_norm=clip, micro_batch=MICRO_BATCH)
 
-    begun = [_kept(holder) for holder in holders]
-    if after:
-        begun[-1]["after"] = 1 << 30
-    norms = summed(units, 1.0).norms
-    if after:
-        begun[-1]["after"] = after
+    friendly = {"after": 1 << 30} if begun.get("after") else {}
+    norms = summed(units, 1.0, **friendly).norms
     found = [
         influence(
             partial(summed, clip=clip),
@@ -87,11 +79,6 @@ SHARES, MICRO_BATCH = (0.5, 3.0), 4
 def _rows() -> list[list[list[int]]]:
     draw = random.Random(1)
     return [[[first, *(draw.randrange(30, 57) for _ in range(7))]] for first in range(1, 14)]
-
-
-def _kept(holder: Any) -> dict[str, Any]:
-    """What a script of ours changes in a module or a loss."""
-    return {name: getattr(holder, name) for name in ("calls", "mean") if hasattr(holder, name)}
 
 
 # Losses.

@@ -1,4 +1,4 @@
-"""The page of the campaign's results."""
+"""The tables of the campaign's results."""
 
 from __future__ import annotations
 
@@ -15,42 +15,23 @@ from tests.gradients.campaign.jobs import jobs, wrong
 
 Row = Mapping[str, Any]
 
-_HEAD = """# Influence of one user
-
-By how much leaving out one user u moves the clipped sum, over the clip norm:
-‖S(D) − S(D∖u)‖ / C. It must be at most 1, whatever the model, the loss and the shapes.
-
-* *Families*: every causal language model of `transformers` at a tiny size, trained whole or with
-  LoRA, in float32; some in bfloat16 autocast, and with dropout whose masks are recorded on D and
-  replayed on D∖u. D has 15 users: ragged and long ones, one without text, one without a token to
-  predict, two who say the same, one with a single word, one with more rows than a pass, and three
-  whose gradients are 10⁶ and 10²⁵ times as large and infinite. C is half the median norm.
-* *masked, flattened, routed, dropout*: random tiny models, losses, cohorts and clip norms, aimed at
-  shapes that coincide; *coupled*: losses by which one row depends on others.
-* *accidents*: ordinary scripts that keep a state, change after some passes, or draw by themselves.
-
-*Certified*: users shared passes. *Reference*: each user was computed alone. *Refused*: before
-anything is charged.
-
-`make influence`, {date}: {asked} questions; {machine}, {minutes} minutes of processor time;
-{versions}.
-
-| kind | engine | tried | certified | reference | refused | greatest ratio |
-|---|---|---:|---:|---:|---:|---:|
-"""
+BEGINNING = "`make influence`, "
+"""With which the results on the page begin; what stands before it there explains them."""
 
 
-def page(rows: Sequence[Row]) -> str:
-    """All of it in Markdown."""
+def results(rows: Sequence[Row]) -> str:
+    """When and where they were asked, and the answers, in Markdown."""
     groups: dict[tuple[str, str], list[Row]] = {}
     for row in rows:
         groups.setdefault((row["kind"], row["engine"]), []).append(row)
-    text = _HEAD.format(
-        date=datetime.now(UTC).date().isoformat(),
-        asked=f"{len(rows):,} of {len(jobs()):,}",
-        machine=f"{os.cpu_count()} CPU cores ({platform.machine()})",
-        minutes=f"{sum(row['seconds'] for row in rows) / 60:.0f}",
-        versions=f"torch {torch.__version__}, transformers {transformers.__version__}",
+    date, minutes = datetime.now(UTC).date().isoformat(), sum(row["seconds"] for row in rows) / 60
+    text = (
+        f"{BEGINNING}{date}: {len(rows):,} of {len(jobs()):,} questions; "
+        f"{os.cpu_count()} CPU cores ({platform.machine()}), "
+        f"{minutes:.0f} minutes of processor time;\n"
+        f"torch {torch.__version__}, transformers {transformers.__version__}.\n\n"
+        "| kind | engine | tried | certified | reference | refused | greatest ratio |\n"
+        "|---|---|---:|---:|---:|---:|---:|\n"
     )
     text += "".join(_line(*key, group) for key, group in groups.items())
     accidents = [row for row in rows if row["kind"] == "accidents"]
