@@ -9,17 +9,17 @@ from __future__ import annotations
 import hashlib
 import json
 import random
+from collections import defaultdict
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
+from typing import NamedTuple
 
 from userdp.data.tokenize import StoreTokenizer
 from userdp.data.user_store import UserStore
 
 USERS, RECORDS = 263, 1009
 SYLLABLES = ("bor", "dim", "fal", "gup", "hek", "jor", "lam", "nib", "pos", "rud", "sev", "tok")
-RARE = 0x1F400
-"""The first of the characters of which each person has one in their texts: pictures of animals."""
 
 
 class Kind(StrEnum):
@@ -42,8 +42,7 @@ MARKS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Person:
+class Person(NamedTuple):
     """One user, and what they wrote."""
 
     id: str
@@ -53,20 +52,13 @@ class Person:
 def people() -> tuple[Person, ...]:
     """All of them, always the same."""
     draw = random.Random(1)
-    counts = [1] * USERS
-    for _ in range(RECORDS - USERS):
-        counts[draw.randrange(USERS)] += 1
-
-    def text(number: int) -> str:
-        words = [MARKS[Kind.TEXT] + "".join(draw.choices(SYLLABLES, k=2)) for _ in range(4)]
-        return " ".join([*words, chr(RARE + number % 128)])
-
-    return tuple(
-        Person(
-            f"Wyzzaqmup-{number:03d}ŵ@planted.example", tuple(text(number) for _ in range(count))
-        )
-        for number, count in enumerate(counts)
-    )
+    owners = [*range(USERS), *draw.choices(range(USERS), k=RECORDS - USERS)]
+    texts: dict[int, list[str]] = defaultdict(list)
+    for owner in owners:
+        words = [MARKS[Kind.TEXT] + "".join(draw.choices(SYLLABLES, k=2)) for _ in range(5)]
+        texts[owner].append(" ".join(words))
+    named = "Wyzzaqmup-{:03d}ŵ@planted.example"
+    return tuple(Person(named.format(number), tuple(texts[number])) for number in range(USERS))
 
 
 PEOPLE = people()

@@ -10,7 +10,7 @@ from functools import cache, lru_cache
 
 import numpy as np
 
-from tests.secrets.planted import MARKS, RARE, Kind, Secrets
+from tests.secrets.planted import MARKS, Kind, Secrets
 
 WINDOW = 6
 """So many tokens of a text in a row are no chance."""
@@ -50,23 +50,8 @@ def _look_for_mark(kind: Kind):
     return look
 
 
-def _look_for_text(data: bytes, secrets: Secrets) -> Iterator[str]:
-    yield from _look_for_mark(Kind.TEXT)(data, secrets)
-    try:
-        said = data.decode()
-    except UnicodeDecodeError:
-        return
-    rare = {chr(RARE + number) for number in range(128)}
-    if any(one in said or one.encode("unicode-escape").decode() in said for one in rare):
-        yield "a character that is one person's"
-    pairs = {one.encode("utf-16-be").hex() for one in rare}
-    escaped = re.findall(r"\\ud83d\\u(d[c-f][0-9a-f]{2})", said.lower())
-    if any(f"d83d{low}" in pairs for low in escaped):
-        yield "a character that is one person's, escaped"
-
-
 def _look_for_tokens(data: bytes, secrets: Secrets) -> Iterator[str]:
-    windows, keys = _windows(secrets.tokens)
+    windows = _windows(secrets.tokens)
     for listed in _LIST.findall(data):
         numbers = tuple(int(one) for one in listed.split(b","))
         if any(numbers[at : at + WINDOW] in windows for at in range(len(numbers) - WINDOW + 1)):
@@ -81,24 +66,15 @@ def _look_for_tokens(data: bytes, secrets: Secrets) -> Iterator[str]:
             values = np.frombuffer(data, name, whole, shift).astype(np.int64)
             rolled = np.lib.stride_tricks.sliding_window_view(values, WINDOW)
             near = (rolled >= 0).all(axis=1) & (rolled < 2**16).all(axis=1)
-            if near.any() and np.isin(_key(rolled[near]), keys).any():
-                hits = {tuple(row) for row in rolled[near].tolist()} & windows
-                if hits:
-                    yield f"as {name}"
-                    break
+            if not windows.isdisjoint(map(tuple, rolled[near].tolist())):
+                yield f"as {name}"
+                break
 
 
 @lru_cache
-def _windows(texts: tuple[tuple[int, ...], ...]) -> tuple[frozenset[tuple[int, ...]], np.ndarray]:
-    """All windows of the texts, and the numbers that stand for them."""
-    found = frozenset(one[at : at + WINDOW] for one in texts for at in range(len(one) - WINDOW + 1))
-    return found, np.unique(_key(np.array(sorted(found), np.int64)))
-
-
-def _key(values: np.ndarray) -> np.ndarray:
-    """One number for a window: the exact comparison comes after it."""
-    weights = np.array([1_000_003**power % 2**40 for power in range(WINDOW)], np.int64)
-    return (values * weights % 2**40).sum(axis=-1)
+def _windows(texts: tuple[tuple[int, ...], ...]) -> frozenset[tuple[int, ...]]:
+    """All windows of the texts."""
+    return frozenset(one[at : at + WINDOW] for one in texts for at in range(len(one) - WINDOW + 1))
 
 
 def _look_for_digests(data: bytes, secrets: Secrets) -> Iterator[str]:
@@ -146,8 +122,7 @@ def _tells(number: str) -> bool:
 
 
 _LOOKS = {
-    **{kind: _look_for_mark(kind) for kind in (Kind.ID, Kind.FIELD, Kind.FILE)},
-    Kind.TEXT: _look_for_text,
+    **{kind: _look_for_mark(kind) for kind in MARKS},
     Kind.TOKENS: _look_for_tokens,
     Kind.DIGEST: _look_for_digests,
     Kind.NUMBER: _look_for_numbers,

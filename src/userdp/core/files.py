@@ -87,8 +87,7 @@ def write_file(path: Path, data: bytes, *, mode: int = SHAREABLE_FILE) -> None:
     """Write ``path`` atomically: temporary file, sync, rename.
 
     Raises:
-        UseError: no file can be put there.
-        FailureError: the disk refused; ``path`` is what it was before.
+        FailureError: the disk refused, or no file can be put there; ``path`` is what it was before.
     """
     try:
         with whole_file(path, mode=mode) as file:
@@ -118,12 +117,11 @@ def read_json(path: Path, *, what: str, finite: bool = True) -> dict[str, Any]:
     """
     try:
         values = parse(path.read_bytes(), finite=finite)
-    except OSError as error:
-        raise UseError(f"cannot read {what} from {path}: {error.strerror}") from error
-    except ValueError as error:
-        raise UseError(f"cannot read {what} from {path}: {error}") from error
-    if not isinstance(values, dict):
-        raise UseError(f"cannot read {what} from {path}: it holds no JSON object")
+        if not isinstance(values, dict):
+            raise ValueError("it holds no JSON object")
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else error
+        raise UseError(f"cannot read {what} from {path}: {why}") from error
     return values
 
 
