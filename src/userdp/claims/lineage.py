@@ -53,8 +53,8 @@ class Condition:
     """Something that has to be true for a claim to hold, and that no software here can check.
 
     Args:
-        kind: of it.
-        told: what it is about: names of commands, of a model; public.
+        kind: what has to be true.
+        told: what the condition is about, such as names of commands or of a model; public.
     """
 
     kind: ConditionKind

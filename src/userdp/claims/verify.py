@@ -36,7 +36,7 @@ class Checked:
     Args:
         problems: one sentence each; empty: every file is what the claim speaks of.
         claim: recomputed from the folder; None where it cannot be.
-        notes: what is well, and should be known.
+        notes: what the reader should know where there are no problems.
         second: of an export, the same claim by another accountant; None where only one knows it.
         signed_by: of an export, the id of the key that was given, if it signed the statement.
     """

@@ -60,9 +60,9 @@ class Part:
 
     @property
     def plans(self) -> tuple[Plan, ...]:
-        """The plans that it is the price of, at a δ that may be chosen; none where it has no such.
+        """The plans whose steps this part pays for; it then has a price at any δ.
 
-        The prices of steps, and of a fixed grid beside its scores, are sums of theirs.
+        A part without plans has one fixed (ε, δ).
         """
         match self:
             case Steps(plan=plan):
@@ -215,7 +215,7 @@ def _per_user(epsilon: float, delta: float, *, sampling: str, accountant: str) -
 
 
 def of_budget(run_id: str, opened: RenyiFilter, part: Part) -> Bound:
-    """What a filter admits in all, however much of it was spent: it pays for ``part``."""
+    """The total of a filter, which is claimed whole from the first charge on, here ``part``."""
     what = (
         "a budget that was fixed before its first use, all of it (Rényi filter of order "
         f"{opened.order:g})"

@@ -111,10 +111,11 @@ class RunFolder:
 
     @property
     def stores(self) -> tuple[Path, ...] | None:
-        """Where the store of a run's people may be; None where nothing here says it.
+        """Where the store of a run's people may lie, the likeliest place first.
 
-        Where it was from the run's folder, if both were moved together, comes before where it was
-        at all. A sweep's winner has what a trial beside it says.
+        Run and store may have been moved together, so that the store's place relative to the run
+        comes before its absolute place. The winner of a sweep has no record of its own, and takes
+        that of a trial beside it. None where nothing in the folder names a store.
         """
         place = self
         if not self.resume.exists() and self.path.name == "winner" and self.train.exists():

@@ -1,4 +1,4 @@
-"""What was spent when on what of a store's budget, what is left, and what that buys."""
+"""A store's charges and its budget, as `userdp store budget` shows them."""
 
 from __future__ import annotations
 

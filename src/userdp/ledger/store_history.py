@@ -38,7 +38,7 @@ class History:
 
     Args:
         path: of the ledger.
-        lines: of it.
+        lines: all of them, oldest first.
         charges: by id, oldest first.
         at: by charge, the place of its line.
         fixed: by charge, the place of the line in which the constants of a run were fixed: its own,
