@@ -83,8 +83,7 @@ def run_claim(run: RunRecord, delta: float | None = None) -> Claim:
     """The claim of a run by its ledger and its people's store, whatever its folder holds."""
     run = followed(run)
     lineage, plan, steps = run_lineage(run), run.plan, run.attempts
-    own = next((part for part in lineage.parts if part.id == run.run_id), None)
-    unfinished = plan is not None and steps < plan.steps and isinstance(own, Steps)
+    own = plan if run.begin.payer is None else None  # else the steps have no price by themselves
     printed = tuple(
         Query(
             id="+".join(line.query_ids) or f"release {at}",
@@ -99,7 +98,7 @@ def run_claim(run: RunRecord, delta: float | None = None) -> Claim:
         subject="run",
         steps=steps,
         complete=plan is not None and steps == plan.steps,
-        so_far=plan.guarantee(steps, delta=delta) if plan and unfinished else None,
+        so_far=own.guarantee(steps, delta=delta) if own and steps < own.steps else None,
         plan=plan,
         printed=printed,
         together=(lineage + of_parts(printed)).guarantee(delta=delta) if printed else None,
