@@ -12,7 +12,6 @@ import dataclasses
 import io
 import json
 import math
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -94,12 +93,6 @@ def begin(
         if stop is None:
             raise
     return out
-
-
-def copied(folder: Path, to: Path) -> Path:
-    """``cp -a``."""
-    shutil.copytree(folder, to, copy_function=shutil.copy2)
-    return to
 
 
 def train_from(

@@ -10,7 +10,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from tests.claims.lives import PLAN, Teller, begin, copied
+from tests.claims.lives import PLAN, Teller, begin
+from tests.ledger.runs import copied
 from tests.ledgers import begun, finish
 from tests.plans import uls_plan
 from tests.speed import fast_then_slow

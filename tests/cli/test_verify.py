@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.claims.lives import PLAN, Teller, begin, copied
+from tests.claims.lives import PLAN, Teller, begin
+from tests.ledger.runs import copied
 from tests.speed import fast_then_slow
 from userdp.claims import Lineage
 from userdp.claims import verify as verifying

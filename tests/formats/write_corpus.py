@@ -12,7 +12,8 @@ import shutil
 import sys
 from pathlib import Path
 
-from tests.claims.lives import PLAN, Teller, begin, copied
+from tests.claims.lives import PLAN, Teller, begin
+from tests.ledger.runs import copied
 from tests.training.toy import CONFIG, cycles, toy_store
 from userdp.claims import claim
 from userdp.core.codec import encode
