@@ -114,7 +114,7 @@ def sound_claim(claimed: Any) -> None:
 def read_store_ledger(folder: Path) -> None:
     from userdp.claims import claim
     from userdp.ledger import StoreLedger
-    from userdp.ledger.spending import overview
+    from userdp.ledger.budget import overview
 
     overview(StoreLedger(folder).history())
     sound_claim(claim(folder))

@@ -11,8 +11,8 @@ from userdp.accounting.filters import RenyiFilter
 from userdp.claims import claim
 from userdp.core.errors import UseError
 from userdp.ledger import StoreLedger, admission
+from userdp.ledger.budget import overview
 from userdp.ledger.lines import OpenBudget
-from userdp.ledger.spending import overview
 from userdp.sampling import FixedSizeUsers
 
 

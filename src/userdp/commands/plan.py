@@ -18,7 +18,7 @@ from userdp.core.stages import Progress
 from userdp.data.meta import StoreMeta, read_meta
 from userdp.data.user_store import UserStore
 from userdp.ledger import StoreLedger
-from userdp.ledger.spending import overview, share_of
+from userdp.ledger.budget import overview, share_of
 from userdp.ledger.store_history import History
 from userdp.plans.norms import GradientNorms, Measure
 from userdp.plans.planner import Request, propose

@@ -20,9 +20,9 @@ from userdp.data.exact_counts import describe
 from userdp.data.meta import read_meta
 from userdp.data.user_store import UserStore
 from userdp.ledger import RunFolder, RunRecord, StoreLedger
+from userdp.ledger.budget import overview
 from userdp.ledger.lines import OpenBudget
 from userdp.ledger.run_ledger import end_early
-from userdp.ledger.spending import overview
 from userdp.ledger.store_ledger import new_id
 from userdp.people.erasure import Forgotten, forget_user
 from userdp.people.statements import Statement, intakes, state_number, statement_for
