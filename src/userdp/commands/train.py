@@ -183,6 +183,8 @@ def _resolved(
 
     plain = fields.pop("plain", {})
     planned, learning, options = divided(fields, PlanFields, TrainConfig, RunOptions)
+    if "scores" in options:
+        options["scores"] = Path(options["scores"])  # in Python it may be a text
     chosen, run = PlanFields(**planned), RunOptions(**options)
     if resume and plan is None and not (chosen.given or plain):
         plan, kept = _begun(folder)
