@@ -23,11 +23,11 @@ from userdp.data.meta import is_store
 from userdp.data.sources import Source, SourceOptions, memory, tokens
 from userdp.data.tokenize import StoreTokenizer
 from userdp.data.user_store import UserStore
-from userdp.training.causal_models import context_of
 from userdp.training.private_run import opened
 
-_LONGEST = 1024
-"""`seq_len` where nobody gave one; TRL's ``max_length`` as well."""
+LONGEST = 1024
+"""`seq_len` where nobody gave one, or what the model can read; TRL's ``max_length`` as well. No
+number is taken from the data: its longest row is some user's."""
 
 
 def store_of(
@@ -95,14 +95,6 @@ def store_of(
             "userdp.prepare(..., append=True), and leave train_dataset out",
         )
     return people
-
-
-def default_seq_len(model: Any, asked: int | None) -> int:
-    """Tokens of an example where the caller names none: `_LONGEST`, or what the model can read.
-
-    No number is taken from the data: its longest row is some user's.
-    """
-    return asked or min(_LONGEST, context_of(model))
 
 
 def _tokenizer_file(processing_class: Any) -> bytes:

@@ -55,8 +55,9 @@ from userdp.ledger import RunFolder, RunRecord, StoreLedger
 from userdp.ledger.run_ledger import is_finished
 from userdp.plans import Plan
 from userdp.plans.proposal import Proposal, as_plan, declared_users
+from userdp.training.causal_models import context_of
 from userdp.training.config import PrivateOptions
-from userdp.training.huggingface.dataset import default_seq_len, store_of
+from userdp.training.huggingface.dataset import LONGEST, store_of
 from userdp.training.huggingface.trainer_settings import EVALUATION, PUSH, private_args
 from userdp.training.model_origin import digests_of, lineage_of_model
 from userdp.training.open_run import Training
@@ -147,7 +148,7 @@ class UserLevelMixin(Trainer):  # type: ignore[misc]  # transformers leaves its 
             processing_class=self.processing_class,
             user_column=user_column,
             text_column=text_column,
-            seq_len=default_seq_len(self.model, longest),
+            seq_len=longest or min(LONGEST, context_of(self.model)),
         )
         # From here on only the private run reads people's text.
         self.train_dataset: Any = None
