@@ -74,21 +74,14 @@ def test_what_cannot_be_claimed_is_refused():
         )
 
 
-@pytest.mark.parametrize(
-    "tuning",
-    [
-        FixedGrid(plans=(uls_plan(), uls_plan()), score_epsilon=0.1),
-        PrivateSelection(plans=(uls_plan(),), score_epsilon=0.1, repetitions=LAW),
-        PrivateSelection(plans=(els_plan(),), score_epsilon=0.1, repetitions=PoissonNumber(mu=2.0)),
-    ],
-    ids=["grid", "negative binomial", "poisson"],
-)
-def test_a_tuning_survives_a_ledger(tuning):
-    values = json.loads(json.dumps(encode(tuning)))
-    assert decode(Tuning, values, what="it") == tuning
-    for broken in ({**values, "schema": "userdp.tuning/9"}, {**values, "kind": "other"}, {}):
-        with pytest.raises(UseError):
-            decode(Tuning, broken, what="it")
+def test_a_tuning_survives_a_ledger():
+    plans = (uls_plan(), els_plan())
+    for tuning in (
+        FixedGrid(plans=plans, score_epsilon=0.1),
+        PrivateSelection(plans=plans, score_epsilon=0.1, repetitions=LAW),
+        PrivateSelection(plans=plans, score_epsilon=0.1, repetitions=PoissonNumber(mu=2.0)),
+    ):
+        assert decode(Tuning, json.loads(json.dumps(encode(tuning))), what="it") == tuning
 
 
 def test_invariant_8_twin_a_winner_priced_as_one_run_is_caught():

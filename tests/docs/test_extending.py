@@ -121,7 +121,7 @@ class TestOwnLoss:
 
 
 class Gated(nn.Module):
-    """PReLU between two linear layers: one slope at each position, or one a channel of a row."""
+    """PReLU between two linear layers, with one slope or with one a channel."""
 
     def __init__(self, slopes: int) -> None:
         super().__init__()
@@ -129,10 +129,8 @@ class Gated(nn.Module):
         self.into, self.gate, self.out = nn.Linear(8, 12), nn.PReLU(slopes), nn.Linear(12, 32)
 
     def forward(self, ids: torch.Tensor, real: torch.Tensor) -> torch.Tensor:
-        hidden, counted = self.into(self.words(ids)), real[..., None].float()
-        if self.gate.num_parameters == 1:
-            return self.out((self.gate(hidden) * counted).sum(1))
-        return self.out(self.gate((hidden * counted).sum(1)))
+        summed = (self.into(self.words(ids)) * real[..., None].float()).sum(1)
+        return self.out(self.gate(summed))
 
 
 def gated_loss(model, input_ids, lengths):

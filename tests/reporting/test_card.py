@@ -15,7 +15,7 @@ from userdp.core.errors import UseError
 from userdp.ledger.parts import Query
 from userdp.reporting import rendering
 from userdp.reporting.assumptions import assumptions_of
-from userdp.reporting.card import CardOptions, base_model_on_hub, render_model_card
+from userdp.reporting.card import CardOptions, render_model_card
 from userdp.reporting.facts import Facts, read_run
 from userdp.reporting.rendering import markdown, visible
 
@@ -93,23 +93,6 @@ def test_a_run_without_a_claim_says_so(make_run: MakeRun) -> None:
     assert "**No ε is claimed:** people's text was trained on" in text
     assert "None was released" in text
     assert "ε, at most" not in text
-
-
-@pytest.mark.parametrize(
-    ("origin", "name", "wanted"),
-    [
-        ("hub", "openai-community/gpt2", "openai-community/gpt2"),
-        ("memory", "openai-community/gpt2", "openai-community/gpt2"),
-        ("memory", "gpt2", None),  # a folder's last name, or one that somebody gave it
-        ("folder", "gpt2", None),
-        ("new", "", None),
-    ],
-)
-def test_a_base_model_is_named_only_if_the_run_loaded_it_from_the_hub(
-    make_run: MakeRun, origin, name, wanted
-) -> None:
-    run = read_run(make_run(facts={"base_model": {"origin": origin, "name": name}}))
-    assert base_model_on_hub(run) == wanted
 
 
 # ------------------------------------------------------------------------------ hostile words

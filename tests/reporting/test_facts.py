@@ -18,6 +18,7 @@ from userdp.ledger import StoreLedger
 from userdp.noise.gaussian import FLOATING_POINT_ASSUMPTION, NoiseSampler
 from userdp.plans.provenance import Origin, Provenance
 from userdp.reporting.assumptions import Grade, assumptions_of
+from userdp.reporting.card import base_model_on_hub
 from userdp.reporting.facts import read_run, read_runs, read_store_total
 from userdp.reporting.page import MOST_TOLD, render_report
 
@@ -60,20 +61,22 @@ def test_what_is_no_run_is_refused(make_run: MakeRun, tmp_path: Path) -> None:
 
 
 BASES = [
-    ({"origin": "bundled"}, "the model that comes with userdp"),
-    ({"origin": "new"}, "none: training began with random weights"),
-    ({"origin": "hub", "name": "org/gpt2"}, "“org/gpt2” of the Hugging Face hub"),
-    ({"origin": "folder", "name": "gpt2"}, "a local folder called “gpt2”"),
-    ({"origin": "memory", "name": "gpt2"}, "a model in memory that calls itself “gpt2”"),
-    ({"origin": "memory"}, "a model in memory"),
-    ({}, "not recorded"),
+    ({"origin": "bundled"}, "the model that comes with userdp", None),
+    ({"origin": "new"}, "none: training began with random weights", None),
+    ({"origin": "hub", "name": "org/gpt2"}, "“org/gpt2” of the Hugging Face hub", "org/gpt2"),
+    ({"origin": "folder", "name": "gpt2"}, "a local folder called “gpt2”", None),
+    ({"origin": "memory", "name": "gpt2"}, "a model in memory that calls itself “gpt2”", None),
+    ({"origin": "memory", "name": "a/b"}, "a model in memory that calls itself “a/b”", "a/b"),
+    ({"origin": "memory"}, "a model in memory", None),
+    ({}, "not recorded", None),
 ]
 
 
-@pytest.mark.parametrize(("noted", "words"), BASES)
-def test_a_name_of_a_base_model_says_what_it_is_worth(make_run: MakeRun, noted, words) -> None:
-    base = read_run(make_run(facts={"base_model": {**noted, **SHAPE}})).base
-    assert base.called == words
+@pytest.mark.parametrize(("noted", "words", "on_hub"), BASES)
+def test_a_name_of_a_base_model_says_what_it_is_worth(make_run, noted, words, on_hub) -> None:
+    run = read_run(make_run(facts={"base_model": {**noted, **SHAPE}}))
+    base = run.base
+    assert (base.called, base_model_on_hub(run)) == (words, on_hub)
     assert base.architecture == "gpt2, 4 layers, width 192, 6 heads, 4,096 tokens in its vocabulary"
 
 
