@@ -6,16 +6,14 @@ import os
 import random
 import shutil
 import tempfile
-import zipfile
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.data.corpora import problems_of, write_jsonl
-from tests.data.sources import fixtures
+from tests.data.sources.test_sources import CASES
 from tests.speed import fast_then_slow
 from userdp.core.errors import FailureError, UseError
 from userdp.data.grouping import Grouping
@@ -48,6 +46,9 @@ BYTES = [
 ]
 
 
+INPUTS = ["rows"] * len(CASES) + [name for name in CASES if name != "git"]
+
+
 def rows_of(draw: random.Random) -> list[dict[str, Any]]:
     names = ["text", "messages", "completion"]
     rows = [
@@ -55,45 +56,6 @@ def rows_of(draw: random.Random) -> list[dict[str, Any]]:
         for _ in range(draw.randint(0, 12))
     ]
     return rows + [{"user": "good", "text": "a record that can be used"}] * draw.randint(0, 1)
-
-
-def words(draw: random.Random) -> str:
-    texts = [text for text in TEXTS if isinstance(text, str)]
-    return draw.choice(texts).encode("utf-8", "replace").decode()
-
-
-def plain_rows(draw: random.Random) -> list[dict[str, str]]:
-    return [{"user": words(draw), "text": words(draw)} for _ in range(draw.randint(1, 9))]
-
-
-def mailbox(draw: random.Random) -> list[bytes]:
-    senders = ["Ana <ana@x.org>", "", "=?bad?q?x?=", "a@b, c@d", "<>", "\u202e@x"]
-    kinds = ["text/plain; charset=no-such", "multipart/mixed; boundary=b", "text/html", "image/png"]
-    return [
-        fixtures.mail(draw.choice(senders), draw.choice(["b@x.org", ",,,", "a@b" + ", c@d" * 400]),
-                      body=words(draw), **{"Content-Type": draw.choice(kinds)})
-        for _ in range(draw.randint(0, 6))
-    ]  # fmt: skip
-
-
-def archive(draw: random.Random, path: Path) -> None:
-    with zipfile.ZipFile(path, "w") as file:
-        for name in ("ana/a.txt", "ben/ü.md", "stray.txt"):
-            file.writestr(name, words(draw))
-
-
-MAKERS: dict[str, tuple[str, Callable[[random.Random, Path], Any]]] = {
-    "jsonl": ("a.jsonl", lambda draw, path: write_jsonl(path, rows_of(draw))),
-    "conversations": ("chat.jsonl", lambda draw, path: write_jsonl(path, rows_of(draw))),
-    "csv": ("a.csv", lambda draw, path: fixtures.write_csv(path, plain_rows(draw))),
-    "parquet": ("a.parquet", lambda draw, path: fixtures.write_parquet(path, plain_rows(draw))),
-    "mbox": ("a.mbox", lambda draw, path: fixtures.write_mbox(path, mailbox(draw))),
-    "leaf": ("a.json", lambda draw, path: path.write_text(fixtures.leaf(
-        {"a": {"x": [words(draw), [0.5, 1], None], "y": ["!", 3, None]}}))),
-    "stackoverflow": ("a.sqlite", lambda draw, path: fixtures.write_stackoverflow(
-        path, [("train", "1", words(draw).encode())] * 3)),
-    "zip": ("a.zip", archive),
-}  # fmt: skip
 
 
 def damage(draw: random.Random, path: Path) -> None:
@@ -118,16 +80,19 @@ def outcome(seed: int, folder: Path) -> str:
     "stored" with all records counted and the store verified, or "refused" in words.
     """
     draw = random.Random(seed)
-    kind = draw.choice(sorted(MAKERS))
-    name, make = MAKERS[kind]
-    place = folder / "out"
+    inputs, place = folder / "in", folder / "out"
+    inputs.mkdir()
     place.mkdir()
-    make(draw, folder / name)
+    case = CASES.get(draw.choice(INPUTS))
+    made = case.make(inputs) if case else write_jsonl(inputs / "a.jsonl", rows_of(draw))
+    files = sorted(path for path in inputs.rglob("*") if path.is_file())
     if draw.random() < 0.4:
-        damage(draw, folder / name)
-    options = SourceOptions(receivers=draw.random() < 0.5, drop_repeats=draw.random() < 0.5)
+        damage(draw, draw.choice(files))
+    options = {"receivers": draw.random() < 0.5, **(case.options if case else {})}
+    kind = options.pop("kind", None)
     try:
-        source = open_source([str(folder / name)], kind=draw.choice([None, kind]), options=options)
+        paths = [str(path) for path in (made if isinstance(made, list) else [made])]
+        source = open_source(paths, kind=kind, options=SourceOptions(**options))
         prepare_store(source, place / "store", tokenizer=TOKENIZER, seq_len=draw.choice([2, 128]),
                       split=draw.choice(["hash", "given", "first-part"]))  # fmt: skip
         refusal = None
