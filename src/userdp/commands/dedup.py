@@ -116,7 +116,7 @@ def _texts(source: Source, tally: Tally, progress: Progress) -> Iterator[str]:
 def _domains(given: Sequence[str]) -> frozenset[bytes]:
     if not given:
         return frozenset()
-    from userdp.data.sources.web import domain_of
+    from userdp.data.sources.paper_datasets import domain_of
 
     for name in given:
         if domain_of(f"https://{name}/") != name.encode():

@@ -37,8 +37,8 @@ from userdp.data.arrow_files import pieces
 from userdp.data.records import Drop
 from userdp.data.sources import SourceOptions
 from userdp.data.sources.input_files import provenance_of
+from userdp.data.sources.paper_datasets import domain_of
 from userdp.data.sources.tables import open_tables
-from userdp.data.sources.web import domain_of
 
 _Document = dict[str, Any]
 

@@ -14,11 +14,10 @@ from userdp.core.errors import (
 from userdp.data.sources import (
     docstrings,
     documents,
-    federated_datasets,
     git,
     mail,
     memory,
-    web,
+    paper_datasets,
 )
 from userdp.data.sources.conversations import as_conversations, is_conversation
 from userdp.data.sources.input_files import existing, expand, files_facts, holds, local_paths
@@ -89,19 +88,19 @@ KINDS = {
     ),
     "hf": Kind(open=memory.open_hub, recognises=memory.is_saved),
     "stackoverflow": Kind(
-        read=federated_datasets.read_stackoverflow,
+        read=paper_datasets.read_stackoverflow,
         suffixes=(".sqlite",),
-        recognises=federated_datasets.is_sqlite,
+        recognises=paper_datasets.is_sqlite,
         user_is="the client that TensorFlow Federated's file names",
         split=SplitRule.GIVEN,
     ),
     "parquet": Kind(open=partial(open_tables, form="parquet"), suffixes=FORMS["parquet"].suffixes),
     "csv": Kind(open=partial(open_tables, form="csv"), suffixes=FORMS["csv"].suffixes),
-    "c4": _WEB(open=partial(web.open_web, kind="c4"), recognises=web.is_c4),
+    "c4": _WEB(open=partial(paper_datasets.open_web, kind="c4"), recognises=paper_datasets.is_c4),
     "leaf": Kind(
-        read=federated_datasets.read_leaf,
+        read=paper_datasets.read_leaf,
         suffixes=(".json",),
-        recognises=federated_datasets.is_leaf,
+        recognises=paper_datasets.is_leaf,
         user_is="the user that LEAF's files name",
     ),
     "jsonl": Kind(open=partial(open_tables, form="jsonl"), recognises=is_jsonl),
@@ -115,7 +114,7 @@ KINDS = {
         suffixes=(".zip",),
         user_is="the topmost folder",
     ),
-    "ccnews": _WEB(open=partial(web.open_web, kind="ccnews")),
+    "ccnews": _WEB(open=partial(paper_datasets.open_web, kind="ccnews")),
     "conversations": Kind(
         open=lambda paths, options: as_conversations(open_tables(paths, options), options)
     ),
