@@ -131,16 +131,6 @@ def words(tokens) -> str:
     return TOKENIZER.encoder.decode(list(map(int, tokens)), skip_special_tokens=False)
 
 
-def test_the_loss_counts_the_assistants_tokens_only(tmp_path):
-    file = write_jsonl(tmp_path / "a.jsonl", CHAT)
-    store = store_of(tmp_path / "store", open_source([str(file)], kind="conversations"))
-    assert store.meta.loss_mask
-    rows = all_rows(store)
-    assert words(rows.tokens[rows.targets]) == " Because.\n\n<|endoftext|> So.\n\n<|endoftext|>"
-    assert "User: Why?" in words(rows.tokens[~rows.targets])
-    assert not problems_of(store.path)
-
-
 def test_a_conversation_has_the_tokens_that_transformers_makes_of_it(tmp_path):
     """SentencePiece writes a blank before each text: of pieces there would be one before each."""
     letters = models.BPE(unk_token="<unk>")

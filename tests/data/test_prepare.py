@@ -12,7 +12,6 @@ import pytest
 from tokenizers import Tokenizer
 
 import userdp.data.examples as examples_module
-import userdp.data.pipeline as prepare_module
 from tests.data.corpora import (
     ListSource,
     corpus,
@@ -152,20 +151,23 @@ def test_invariant_10_records_of_one_token_are_dropped_and_counted(tmp_path):
 
 
 def others_that_change(
-    tmp_path: Path,
-    *,
-    texts: dict[bytes, list[str]] | None = None,
-    removed: set[bytes] | None = None,
-    public: bool = False,
+    tmp_path: Path, texts=None, *, public: bool = False, before=lambda: None
 ) -> set[bytes]:
-    """Users of whom training sees something else once one other user is removed (or added)."""
-    texts = texts or corpus(30, seed=5)
+    """Users of whom training sees something else once one other user is removed (or added).
+
+    ``before`` is called before each store is prepared.
+    """
+
+    def seen_of(name: str, held: dict[bytes, list[str]]):
+        before()
+        return view(prepared(held, tmp_path / name, public=public))
+
+    everyone, texts = texts is not None, texts or corpus(30, seed=5)
     largest = max(texts, key=lambda user: len(texts[user]))
-    everybody = view(prepared(texts, tmp_path / "all", public=public))
-    changed: set[bytes] = set()
-    for left in removed or {min(texts), sorted(texts)[14], max(texts), largest}:
+    everybody, changed = seen_of("all", texts), set()
+    for left in texts if everyone else {min(texts), sorted(texts)[14], max(texts), largest}:
         rest = {user: held for user, held in texts.items() if user != left}
-        seen = view(prepared(rest, tmp_path / f"without-{left.decode()}", public=public))
+        seen = seen_of(f"without-{left.decode()}", rest)
         assert set(seen) == set(rest)
         changed |= {user for user in rest if seen[user] != everybody[user]}
     return changed
@@ -176,24 +178,13 @@ def test_invariant_11_preprocessing_is_per_user(tmp_path):
     assert others_that_change(tmp_path) == set()
 
 
-def beginning(monkeypatch, first) -> None:
-    """Call ``first`` before each store's examples are written."""
-    write = prepare_module.write_examples
-    monkeypatch.setattr(
-        prepare_module, "write_examples", lambda *a, **o: (first(), write(*a, **o))[1]
-    )
-
-
 @pytest.mark.slow
 @pytest.mark.pitfall(number=40)
 def test_invariant_11_twin_users_split_by_their_index_are_caught(tmp_path, monkeypatch):
-    def by_index(user, fraction):
-        return seen.setdefault(user, len(seen)) % 5 == 0
-
     seen: dict[bytes, int] = {}
-    beginning(monkeypatch, seen.clear)
+    by_index = lambda user, fraction: seen.setdefault(user, len(seen)) % 5 == 0  # noqa: E731
     monkeypatch.setattr(examples_module, "is_held_out_user", by_index)
-    assert others_that_change(tmp_path)
+    assert others_that_change(tmp_path, before=seen.clear)
 
 
 @pytest.mark.slow
@@ -204,9 +195,8 @@ def test_invariant_11_twin_records_split_by_one_generator_for_everybody_are_caug
         return np.array([draw.random() < fraction and first + n > 0 for n in range(count)])
 
     draw = random.Random(0)
-    beginning(monkeypatch, lambda: draw.seed(0))
     monkeypatch.setattr(examples_module, "held_out_records", drawn)
-    assert others_that_change(tmp_path)
+    assert others_that_change(tmp_path, before=lambda: draw.seed(0))
 
 
 @pytest.mark.slow
@@ -215,21 +205,8 @@ def test_invariant_11_twin_deduplication_across_users_is_caught(tmp_path):
         f"user{number:02d}".encode(): ["mine", *(f"letter {number % 6}.{k}" for k in range(5))]
         for number in range(12)
     }
-    everyone = set(texts)
-    assert others_that_change(tmp_path / "private", texts=texts, removed=everyone) == set()
-    assert others_that_change(tmp_path / "x", texts=texts, removed=everyone, public=True)
-
-
-def test_invariant_11_twin_a_selection_keyed_by_the_users_index_is_caught(tmp_path, monkeypatch):
-    def by_index(self, name):
-        part = split(self, name)
-        index = np.arange(len(part.counts), dtype=np.uint64)
-        part.user_hashes = np.stack([index, index], axis=1)
-        return part
-
-    split = UserStore.split
-    monkeypatch.setattr(UserStore, "split", by_index)
-    assert others_that_change(tmp_path)
+    assert others_that_change(tmp_path / "private", texts) == set()
+    assert others_that_change(tmp_path / "x", texts, public=True)
 
 
 # Bad use

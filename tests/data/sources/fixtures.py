@@ -161,12 +161,3 @@ def write_stackoverflow(path: Path, rows: Sequence[tuple[str, str, bytes]]) -> P
     database.commit()
     database.close()
     return path
-
-
-MESSAGE_PAIRS = [
-    ("ana@x.org", "ben@x.org"),
-    ("ana@x.org", "cy@x.org"),
-    ("cy@x.org", "di@x.org"),
-    ("di@x.org", "ben@x.org"),
-]
-"""(sender, receiver); with one record per user the first and the third are taken."""
