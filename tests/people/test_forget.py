@@ -23,7 +23,7 @@ from userdp.data.store_folder import remember, remembered
 from userdp.data.user_store import UserStore
 from userdp.ledger import StoreLedger
 from userdp.ledger.counter import Counter
-from userdp.ledger.run_ledger import RunRecord, is_finished
+from userdp.ledger.run_ledger import RunRecord
 from userdp.people.erasure import find_runs
 from userdp.sampling import FixedSizeUsers
 from userdp.training.config import PlainPlan
@@ -112,11 +112,15 @@ def test_nothing_of_the_person_is_left_and_everything_else_is(life):
     assert "no bound, since it was made without privacy" in said
 
 
-def test_an_interrupted_run_goes_on_without_them(life):
+def test_the_ledger_holds_nothing_of_who_left_and_an_interrupted_run_goes_on(life):
+    ledger, opened_before = StoreLedger(life / "store"), UserStore.open(life / "store")
+    before = ledger.path.read_bytes()
     userdp.forget(life / "store", USER, yes=True)
-    store = UserStore.open(life / "store")
-    begin(store, life / "stopped", resume=True)
-    assert is_finished(life / "stopped")
+    assert ledger.path.read_bytes() == before
+    with pytest.raises(UseError, match="lost somebody while the run was opened"):
+        begin(opened_before, life / "late")
+    begin(UserStore.open(life / "store"), life / "stopped", resume=True)
+    assert claim(life / "stopped").complete
     assert claim(life / "stopped").steps == PLAN.steps
 
 
@@ -139,20 +143,6 @@ def test_a_run_does_not_go_on_over_an_erasure_after_which_somebody_joined(life):
     append_records(ListSource(interleaved({b"late": [TEXT]})), life / "store")
     with pytest.raises(UseError, match="the store is not the one"):
         begin(UserStore.open(life / "store"), life / "stopped", resume=True)
-
-
-def test_the_ledger_holds_nothing_of_who_left(life):
-    ledger = StoreLedger(life / "store")
-    before = ledger.path.read_bytes()
-    userdp.forget(life / "store", USER, yes=True)
-    assert ledger.path.read_bytes() == before
-
-
-def test_a_run_that_opened_the_store_before_does_not_begin_after(life):
-    store = UserStore.open(life / "store")
-    userdp.forget(life / "store", USER, yes=True)
-    with pytest.raises(UseError, match="lost somebody while the run was opened"):
-        begin(store, life / "late")
 
 
 def test_weights_of_before_they_joined_stay(life):
@@ -227,18 +217,6 @@ def test_nothing_is_erased_while_a_run_is_open_nor_said_of_who_is_there(life, us
         userdp.forget(store, user, yes=True)
     assert StoreLedger(store).history().lines == before
     assert marks(UserStore.open(store))
-
-
-def test_bad_use_changes_nothing(life, tmp_path):
-    store, forget = life / "store", ("store", "forget")
-    before = {path: path.read_bytes() for path in store.rglob("*") if path.is_file()}
-    known = (*forget, str(store), "--user", USER, "--yes")
-    for words in (
-        (*known, "--also", str(tmp_path / "nowhere")),
-        (*forget, str(tmp_path / "nowhere"), "--user", USER),
-    ):
-        assert command([*words]) == 2
-    assert {path: path.read_bytes() for path in store.rglob("*") if path.is_file()} == before
 
 
 def test_places_of_runs_are_noted_as_they_begin(made):

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 import textwrap
 
 import pytest
+
+from tests.kills import run_apart
 
 KILLS = textwrap.dedent(
     """
@@ -78,13 +77,7 @@ KILLS = textwrap.dedent(
 
 @pytest.mark.slow
 def test_a_kill_at_any_moment_leaves_the_store_before_or_after(tmp_path):
-    run = subprocess.run(
-        [sys.executable, "-c", KILLS, str(tmp_path / "life")],
-        capture_output=True, text=True, check=False,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-    )  # fmt: skip
-    assert run.returncode == 0, run.stderr
-    moments = [line.split(";") for line in run.stdout.splitlines()]
+    moments = run_apart(KILLS, str(tmp_path / "life"))
     assert len(moments) >= 30
     assert {there for there, _ in moments} == {"True", "False"}
     assert [number for number, (_, sound) in enumerate(moments) if sound != "True"] == []

@@ -38,14 +38,21 @@ def grown(tmp_path):
     return store.path
 
 
+def told(store, user):
+    """The statement for a user: the names of releases, and its words."""
+    statement = userdp.members(store, user=user).statement
+    return [one.id for one in statement.releases], "\n".join(statement.lines())
+
+
 def test_each_user_pays_for_what_came_since_they_joined(grown):
     found = userdp.members(grown)
-    told = [(one["users"], one["charges"]) for one in found.joined]
-    assert told == [(6, 2), (1, 1), (1, 0)]
+    assert [(one["users"], one["charges"]) for one in found.joined] == [(6, 2), (1, 1), (1, 0)]
     totals = [one["epsilon"] for one in found.joined]
     assert totals == [pytest.approx(2 * EPSILON), pytest.approx(EPSILON), 0]
     assert [tuple(one.values()) for one in found.charges] == [("first", 1), ("second", 2)]
-    assert ("members" in {what for _, what in StoreLedger(grown).history().looks}) is True
+    reserve(StoreLedger(grown), "another store's", PLAN)
+    joined = userdp.members(grown).joined
+    assert [one["charges"] for one in joined] == [3, 2, 1], "of an unknown state: everybody's"
 
 
 @pytest.mark.parametrize("user", [None, "user001", "nobody"])
@@ -53,49 +60,27 @@ def test_who_is_in_a_store_is_a_look_even_before_anything_was_charged(tmp_path, 
     """What is fixed later may have been chosen by the number of users, or by who is there."""
     path = prepared(corpus(6), tmp_path / "store", held_out_users=0).path
     with contextlib.suppress(UseError):  # nobody has that id
-        userdp.members(path) if user is None else userdp.members(path, user=user).statement
+        userdp.members(path, user=user)
     history = StoreLedger(path).history()
     assert "members" in history.looked_before(len(history.lines))
 
 
-def test_a_charge_of_an_unknown_state_counts_for_everybody(grown):
-    reserve(StoreLedger(grown), "another store's", PLAN)
-    assert [one["charges"] for one in userdp.members(grown).joined] == [3, 2, 1]
-
-
-def test_joining_later_and_writing_more_makes_nobody_younger(grown):
-    statement = userdp.members(grown, user="user000").statement
-    assert [one.id for one in statement.releases] == ["first", "second"]
-
-
-def test_a_statement_names_what_the_text_was_in_the_store_for(grown):
-    statement = userdp.members(grown, user="late").statement
-    assert [one.id for one in statement.releases] == ["second"]
-    assert statement.total.guarantee.epsilon == pytest.approx(EPSILON)
-    text = "\n".join(statement.lines())
-    assert "It was in the store for the following" in text
-    assert "drawn in any step" in text
-    assert "cannot be called back" in text
-    assert "late" not in text
-    assert "Nothing that its ledger holds was released" in "\n".join(
-        userdp.members(grown, user="last").statement.lines()
-    )
-
-
-def test_a_total_that_is_no_guarantee_is_given_no_meaning(grown):
-    """Prices chosen one after another add up to what was spent, which bounds no guess."""
-    one, several = (userdp.members(grown, user=user).statement for user in ("late", "user000"))
-    assert "guesses right" in "\n".join(one.lines())
-    said = "\n".join(several.lines())
-    assert "spent so far, not a guarantee" in said
+def test_a_statement_names_what_the_text_was_in_the_store_for_and_bounds_it(grown):
+    releases, said = told(grown, "late")
+    assert releases == ["second"]
+    assert userdp.members(grown, user="late").statement.total.guarantee.epsilon == EPSILON
+    for words in ("It was in the store for the following", "drawn in any step", "guesses right",
+                  "cannot be called back"):  # fmt: skip
+        assert words in said
+    assert "late" not in said
+    releases, said = told(grown, "user000")  # who wrote more later, and is no younger for it
+    assert releases == ["first", "second"]
+    assert "spent so far, not a guarantee" in said, "prices chosen one after another add up"
     assert "guesses right" not in said
-
-
-def test_a_run_without_privacy_gives_no_bound(grown):
+    assert "Nothing that its ledger holds was released" in told(grown, "last")[1]
     reserve(StoreLedger(grown), "plain", None, state=UserStore.open(grown).meta.state.id)
-    statement = userdp.members(grown, user="last").statement
-    assert "no bound, since it was made without privacy" in "\n".join(statement.lines())
-    assert statement.to_dict()["epsilon"] is None
+    assert "no bound, since it was made without privacy" in told(grown, "last")[1]
+    assert userdp.members(grown, user="last").statement.to_dict()["epsilon"] is None
 
 
 @pytest.fixture
@@ -105,49 +90,38 @@ def held(tmp_path):
     return store, store.user_ids()[store.split(Split.HELD_OUT_USERS).rows[0]].decode()
 
 
-def test_somebody_held_out_was_in_no_training_but_in_answers(held):
+def test_somebody_held_out_was_in_no_training_but_in_what_may_be_about_anybody(held):
     store, name = held
+    ledger, state = StoreLedger(store.path), store.meta.state.id
     charge(store.path, "run")
-    query(StoreLedger(store.path), "asked", name="users", pure_epsilon=0.5)
-    statement = userdp.members(store, user=name).statement
-    assert [one.id for one in statement.releases] == ["asked"]
-    assert "does not train" in next(statement.lines())
-
-
-def test_a_run_over_another_store_may_have_trained_on_somebody_who_is_held_out_here(held):
-    """Of a store that this one replaced, or of one that shares its ledger."""
-    store, name = held
-    reserve(StoreLedger(store.path), "before", PLAN, state="of a store that this one replaced")
-    statement = userdp.members(store, user=name).statement
-    assert [one.id for one in statement.releases] == ["before"]
-
-
-def test_a_selection_by_held_out_users_counts_for_them(held):
-    store, name = held
+    query(ledger, "asked", name="users", pure_epsilon=0.5)
+    # Of a store that this one replaced, or of one that shares its ledger.
+    reserve(ledger, "before", PLAN, state="of a store that this one replaced")
     law = TruncatedNegativeBinomial.of_mean(5, eta=0.0)
     selection = PrivateSelection(plans=(PLAN,), score_epsilon=0.1, repetitions=law)
-    select(StoreLedger(store.path), "chosen", selection, state=store.meta.state.id)
-    (one,) = userdp.members(store, user=name).statement.releases
-    assert one.claim.guarantee.epsilon == pytest.approx(selection.guarantee().epsilon)
+    select(ledger, "chosen", selection, state=state)
+    releases, said = told(store, name)
+    assert releases == ["asked", "before", "chosen"]
+    assert "does not train" in said
+    last = userdp.members(store, user=name).statement.releases[-1]
+    assert last.claim.guarantee.epsilon == pytest.approx(selection.guarantee().epsilon)
 
 
 def test_somebody_held_out_is_told_of_exact_numbers_that_may_have_chosen_a_model(held):
     store, name = held
-    assert "exact numbers" not in " ".join(userdp.members(store, user=name).statement.notes)
+    assert "exact numbers" not in told(store, name)[1]
     StoreLedger(store.path).look("evaluate")
-    assert "evaluate" not in " ".join(userdp.members(store, user=name).statement.notes), (
-        "nothing followed it"
-    )
+    assert "evaluate" not in told(store, name)[1], "nothing followed it"
     charge(store.path, "run")
-    assert "evaluate" in " ".join(userdp.members(store, user=name).statement.notes)
+    assert "evaluate" in told(store, name)[1]
 
 
 def test_who_comes_after_an_erasure_may_have_been_there_before(grown):
     userdp.forget(grown, "late")
     append_records(ListSource(interleaved({b"late": ["back"]})), grown)
-    statement = userdp.members(grown, user="late").statement
-    assert [one.id for one in statement.releases] == ["first", "second"]
-    assert "may have been you" in " ".join(statement.notes)
+    releases, said = told(grown, "late")
+    assert releases == ["first", "second"]
+    assert "may have been you" in said
     assert [one["charges"] for one in userdp.members(grown).joined] == [2, 1, 0, 2]
 
 
