@@ -126,9 +126,9 @@ def _simpler(part: Any, caption: str = "") -> Iterator[Drawn | str]:
     else:
         cells = (cell for row in part for cell in row.items())
         keys = dict.fromkeys(key for key, one in cells if one is not None and not _is_nested(one))
-        readers = {_heading(key): lambda row, key=key: _cell(key, row.get(key)) for key in keys}
+        rows = [{_heading(key): _cell(key, row.get(key)) for key in keys} for row in part]
         if keys:
-            yield _drawn(table_of(part, readers, caption=caption))
+            yield _drawn(table_of(rows, caption=caption))
 
 
 def _is_nested(value: Any) -> bool:

@@ -288,29 +288,22 @@ class Facts:
     @property
     def losses(self) -> Table | None:
         """What was released under DP of how well the model predicts."""
-        if not self.released:
-            return None
-        return table_of(
-            self.released,
+        rows = [
             {
-                "Measured on": lambda one: one.split,
-                "Loss per user, nats per token": lambda one: (
-                    f"{one.told['model']['user_loss']:.4f}"
-                ),
-                "Standard error of its noise": lambda one: (
-                    f"± {one.told['model']['standard_error']:.4f}"
-                ),
-                "Less the loss before, user by user": lambda one: (
+                "Measured on": one.split,
+                "Loss per user, nats per token": f"{one.told['model']['user_loss']:.4f}",
+                "Standard error of its noise": f"± {one.told['model']['standard_error']:.4f}",
+                "Less the loss before, user by user": (
                     _DIFFERENCE.format(**one.told["difference"])
                     if "difference" in one.told
                     else None
                 ),
-                "Losses count at most as": lambda one: f"{one.told['loss_bound']:.4g}",
-                "ε of the release": lambda one: epsilon_up(one.epsilon),
-            },
-            sparse=True,
-            caption="Losses released under DP",
-        )
+                "Losses count at most as": f"{one.told['loss_bound']:.4g}",
+                "ε of the release": epsilon_up(one.epsilon),
+            }
+            for one in self.released
+        ]
+        return table_of(rows, sparse=True, caption="Losses released under DP") if rows else None
 
     @property
     def constants(self) -> Table:
@@ -393,17 +386,15 @@ class Facts:
 
 def parts_of_claim(claim: Claim) -> Table | None:
     """The parts of a claim and their prices; None of a claim with one part, which is all of it."""
-    if len(claim.parts) < 2:
-        return None
-    return table_of(
-        [(part.in_words, part.guarantee()) for part in claim.parts],
+    rows = [
         {
-            "Part": lambda one: one[0],
-            "ε at most": lambda one: round_up(one[1].epsilon),
-            "δ": lambda one: delta_text(one[1].delta),
-        },
-        caption="What the claim is made of",
-    )
+            "Part": part.in_words,
+            "ε at most": round_up(part.guarantee().epsilon),
+            "δ": delta_text(part.guarantee().delta),
+        }
+        for part in claim.parts
+    ]
+    return table_of(rows, caption="What the claim is made of") if len(rows) > 1 else None
 
 
 def read_runs(paths: Sequence[Path]) -> tuple[Facts, ...]:

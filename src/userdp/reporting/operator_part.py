@@ -244,33 +244,28 @@ def _rocs(pairs: Sequence[_Pair]) -> Plot | None:
 
 def _losses(pairs: Sequence[_Pair]) -> Table:
     """Exact losses by run and split, before and after training."""
-    rows = [
-        (run.name, split, both.get("base", {}), both.get("model", {}))
-        for run, facts in pairs
-        for split, both in facts.final.items()
-    ]
 
     def change(before: Line, after: Line) -> str | None:
         if before.get("loss") is None or after.get("loss") is None:
             return None
         return f"{after['loss'] - before['loss']:+.4f}".replace("-", "−")
 
-    return table_of(
-        rows,
+    rows = [
         {
-            "Run": lambda row: row[0],
-            "Split": lambda row: row[1],
-            "Base model": lambda row: _text(row[2].get("loss")),
-            "After": lambda row: _text(row[3].get("loss")),
-            "Change": lambda row: change(row[2], row[3]),
-            "Perplexity after": lambda row: _perplexity(row[3].get("loss")),
-            "After, mean over users": lambda row: _text(row[3].get("user_loss")),
-            "Users": lambda row: row[3].get("users"),
-        },
-        sparse=True,
-        key="After",
-        caption="Loss, in nats per token",
-    )
+            "Run": run.name,
+            "Split": split,
+            "Base model": _text(before.get("loss")),
+            "After": _text(after.get("loss")),
+            "Change": change(before, after),
+            "Perplexity after": _perplexity(after.get("loss")),
+            "After, mean over users": _text(after.get("user_loss")),
+            "Users": after.get("users"),
+        }
+        for run, facts in pairs
+        for split, both in facts.final.items()
+        for before, after in [(both.get("base", {}), both.get("model", {}))]
+    ]
+    return table_of(rows, sparse=True, key="After", caption="Loss, in nats per token")
 
 
 def _steps(pairs: Sequence[_Pair]) -> Table:
@@ -280,26 +275,23 @@ def _steps(pairs: Sequence[_Pair]) -> Table:
     def clipped(known: list[float]) -> str | None:
         return f"{100 * fmean(known):.1f} %" if known else None
 
-    return table_of(
-        pairs,
+    rows = [
         {
-            "Run": lambda one: one[0].name,
-            "Steps logged": lambda one: len(one[1].steps),
-            "Units expected, from the plan": lambda one: (
-                one[0].plan and _text(one[0].plan.denominator, 1)
-            ),
-            "Units drawn: least / mean / most": lambda one: drawn(one[1].known("units")),
-            "Clipped, mean": lambda one: clipped(one[1].known("clipped_fraction")),
-            "Not finite, counted as zero": lambda one: int(one[1].total("non_finite")),
-            "Raised an error, counted as zero": lambda one: int(one[1].total("failed")),
-            "Passes halved, memory ran out": lambda one: int(one[1].total("halvings")),
-            "Gradients computed": lambda one: int(one[1].total("rows")),
-            "Seconds in steps": lambda one: _text(one[1].total("seconds") or None, 1),
-            "Machine": lambda one: one[1].machine or None,
-        },
-        sparse=True,
-        caption="Steps: what was drawn, and what it cost",
-    )
+            "Run": run.name,
+            "Steps logged": len(facts.steps),
+            "Units expected, from the plan": run.plan and _text(run.plan.denominator, 1),
+            "Units drawn: least / mean / most": drawn(facts.known("units")),
+            "Clipped, mean": clipped(facts.known("clipped_fraction")),
+            "Not finite, counted as zero": int(facts.total("non_finite")),
+            "Raised an error, counted as zero": int(facts.total("failed")),
+            "Passes halved, memory ran out": int(facts.total("halvings")),
+            "Gradients computed": int(facts.total("rows")),
+            "Seconds in steps": _text(facts.total("seconds") or None, 1),
+            "Machine": facts.machine or None,
+        }
+        for run, facts in pairs
+    ]
+    return table_of(rows, sparse=True, caption="Steps: what was drawn, and what it cost")
 
 
 def _bounds(bounds: Sequence[tuple[Facts, str, Line]]) -> Table | None:
@@ -313,43 +305,39 @@ def _bounds(bounds: Sequence[tuple[Facts, str, Line]]) -> Table | None:
             return "agrees with the claim"
         return f"agrees with the claim; it could not have shown more than ε = {epsilon_up(most)}"
 
-    if not bounds:
-        return None
-    return table_of(
-        bounds,
+    rows = [
         {
-            "Run": lambda row: row[0].name,
-            "Method": lambda row: row[1],
-            "ε at least": lambda row: f"{row[2]['epsilon_lower']:.4g}",
-            "Confidence": lambda row: f"{100 * row[2]['confidence']:g} %",
-            "ε claimed, at most": lambda row: row[0].epsilon,
-            "Verdict": lambda row: verdict(row[0], row[2]),
-        },
-        key="ε at least",
-        caption="Lower bounds on ε beside the claimed upper bound",
-    )
+            "Run": run.name,
+            "Method": how,
+            "ε at least": f"{one['epsilon_lower']:.4g}",
+            "Confidence": f"{100 * one['confidence']:g} %",
+            "ε claimed, at most": run.epsilon,
+            "Verdict": verdict(run, one),
+        }
+        for run, how, one in bounds
+    ]
+    caption = "Lower bounds on ε beside the claimed upper bound"
+    return table_of(rows, key="ε at least", caption=caption) if rows else None
 
 
 def _attacks(pairs: Sequence[_Pair]) -> Table | None:
-    rows = [(run.name, how, roc) for run, facts in pairs for how, roc in facts.attacks.items()]
-    if not rows:
-        return None
-    return table_of(
-        rows,
+    rows = [
         {
-            "Run": lambda row: row[0],
-            "Against": lambda row: row[1],
-            "AUC (0.5 is chance)": lambda row: "{auc:.3f}".format(**row[2]),
-            "Its interval": lambda row: "{auc_low:.3f} to {auc_high:.3f}".format(**row[2]),
-            "Members found": lambda row: (
-                "{:.1f} % ({:.1f} to {:.1f}), accusing {:g} % of others".format(
-                    *(100 * row[2][name] for name in _FOUND)
-                )
+            "Run": run.name,
+            "Against": how,
+            "AUC (0.5 is chance)": "{auc:.3f}".format(**roc),
+            "Its interval": "{auc_low:.3f} to {auc_high:.3f}".format(**roc),
+            "Members found": "{:.1f} % ({:.1f} to {:.1f}), accusing {:g} % of others".format(
+                *(100 * roc[name] for name in _FOUND)
             ),
-        },
-        caption="Membership inference: telling users who were trained on from others, by the "
-        "released model",
+        }
+        for run, facts in pairs
+        for how, roc in facts.attacks.items()
+    ]
+    caption = (
+        "Membership inference: telling users who were trained on from others, by the released model"
     )
+    return table_of(rows, caption=caption) if rows else None
 
 
 def _broken(run: Facts, one: Line) -> bool:

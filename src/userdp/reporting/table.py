@@ -6,10 +6,9 @@ The terminal's rendering is `userdp.cli.output`, HTML's is the macro ``templates
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from operator import itemgetter
-from typing import Any, TypeVar
+from typing import Any
 
 from userdp.reporting.rendering import Ready, escaped
 
@@ -18,7 +17,6 @@ MISSING = "–"
 
 _NUMBER = re.compile(r"([-+±−<≤(]*\s*[\d∞–].{0,40}|inf|)$")
 """Begins as a number does and is short, so that a digest of hexadecimal digits is none."""
-Item = TypeVar("Item")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -62,27 +60,21 @@ class Table:
         return Ready("\n".join([heading, f"|{'---|' * width}", *rows]))
 
 
-def table_of(
-    items: Iterable[Item],
-    columns: Mapping[str, str | Callable[[Item], Any]],
-    *,
-    sparse: bool = False,
-    **others: Any,
-) -> Table:
-    """A table with a row for each item, whose columns are functions of it.
+def table_of(items: Sequence[Mapping[str, Any]], *, sparse: bool = False, **others: Any) -> Table:
+    """A table with a row for each item, and a column for each of its names.
 
     Args:
-        items: one for each row.
-        columns: by heading, what stands there: a function of the item, or the name of the value of
-            a mapping. None becomes `MISSING`.
+        items: the cells of a row, by heading; all have the same names. None becomes `MISSING`.
         sparse: leave out columns in which every row is missing or zero.
         others: further fields of `Table`.
     """
-    readers: list[Callable[[Any], Any]] = [
-        itemgetter(read) if isinstance(read, str) else read for read in columns.values()
-    ]
-    cells = [[read(item) for read in readers] for item in items]
-    kept = [at for at in range(len(readers)) if not sparse or any(row[at] for row in cells)]
-    rows = [[MISSING if row[at] is None else row[at] for at in kept] for row in cells]
-    rows = [[cell if isinstance(cell, str) else f"{cell:,}" for cell in row] for row in rows]
-    return Table(rows=rows, columns=tuple(tuple(columns)[at] for at in kept), **others)
+
+    def shown(value: Any) -> str:
+        if value is None:
+            return MISSING
+        return value if isinstance(value, str) else f"{value:,}"
+
+    names = tuple(items[0]) if items else ()
+    kept = [name for name in names if not sparse or any(one[name] for one in items)]
+    rows = [[shown(one[name]) for name in kept] for one in items]
+    return Table(rows=rows, columns=kept, **others)
