@@ -39,9 +39,10 @@ def records_of(grouping) -> list[Record]:
     )
 )
 def test_records_come_out_by_user_bytes_and_in_the_order_in_which_they_went_in(rows):
-    records = [Record(user, text) for user, text in rows]
+    records = [Record(user, text, len(text) % 3 == 0) for user, text in rows]
     with TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(grouping_module, "RECORDS_AT_ONCE", 7)
+        for name, small in (("RECORDS_AT_ONCE", 7), ("_FETCH", 17), ("BLOCK_BYTES", 90)):
+            patch.setattr(grouping_module, name, small)
         got = records_of(grouped(Path(folder), records))
     assert got == sorted(records, key=lambda record: record.user)
 
@@ -56,14 +57,6 @@ def test_text_beyond_the_memory_limit_goes_to_disk(tmp_path):
         got += [(r["user"], r["place"], len(r["text"]), r["text"][:1]) for r in block.to_pylist()]
     expected = [(b"%d" % (n % 7), n, size, bytes([97 + n % 26])) for n, size in enumerate(sizes)]
     assert got == sorted(expected)
-
-
-def test_records_are_fetched_in_parts_alike(tmp_path, monkeypatch):
-    records = [Record(b"%d" % (n % 5), b"text %d" % n * 50, n % 3 == 0) for n in range(3000)]
-    monkeypatch.setattr(grouping_module, "_FETCH", 100)
-    monkeypatch.setattr(grouping_module, "BLOCK_BYTES", 5000)
-    got = records_of(grouped(tmp_path, records))
-    assert got == sorted(records, key=lambda record: record.user)
 
 
 @pytest.mark.parametrize("pieces", [None, ((2, 1), (6, 3)), ((6, 0),)])

@@ -14,7 +14,7 @@ import pytest
 from tests.data.corpora import write_jsonl
 from tests.words import write_tokenizer
 from userdp.claims.lineage import Lineage
-from userdp.data.pipeline import append_records, prepare_store
+from userdp.data.pipeline import prepare_store
 from userdp.data.sources import SourceOptions, open_source
 from userdp.data.sources.input_files import GENERATED
 from userdp.data.tokenize import StoreTokenizer
@@ -44,14 +44,11 @@ WRITERS = {
 }
 
 
-def facts(path, store, *, append=False):
+def facts(path, store):
     """What the store says of where its newest text is from."""
     source = open_source([str(path)], options=SourceOptions())
     tokenizer = StoreTokenizer.load(write_tokenizer(path.parent / "tokenizer.json"))
-    if append:
-        meta = append_records(source, store)
-    else:
-        meta = prepare_store(source, store, tokenizer=tokenizer, seq_len=8, held_out_users=0)
+    meta = prepare_store(source, store, tokenizer=tokenizer, seq_len=8, held_out_users=0)
     told = meta.sources[-1]
     return told.get("text_of_unknown_model"), told.get("text_lineage")
 
@@ -70,13 +67,6 @@ def test_invariant_13_generated_text_is_known_in_every_format_and_mixture(tmp_pa
     assert facts(tmp_path / name, tmp_path / "told") == (None, [lineage])
     beside.write_text(json.dumps({"lineage": lineage, GENERATED: "userdp 2"}))
     assert facts(tmp_path / name, tmp_path / "other") == (True, [lineage])
-
-
-def test_generated_text_that_is_appended_is_known(tmp_path):
-    jsonl(PLAIN, tmp_path / "plain.jsonl")
-    jsonl(MIXED, tmp_path / "mixed.jsonl")
-    assert facts(tmp_path / "plain.jsonl", tmp_path / "store") == (None, None)
-    assert facts(tmp_path / "mixed.jsonl", tmp_path / "store", append=True) == (True, None)
 
 
 def test_a_file_that_was_unpacked_keeps_what_lies_beside_it(tmp_path):
