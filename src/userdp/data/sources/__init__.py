@@ -39,6 +39,8 @@ class Kind:
         recognises: whether an existing path looks like this kind (cheap, never raises); None: by
             its suffixes. A kind without either has to be named by the operator.
         read: the entries of one file; it may report how many of its bytes are read.
+        files: the files that paths stand for; None: all of these ``suffixes``.
+        several_owners: see `Source`.
         open: gives the source of some paths; `UseError` if they or the options cannot be used.
         split: the papers' own.
     """
@@ -47,6 +49,8 @@ class Kind:
     suffixes: tuple[str, ...] = ()
     recognises: Callable[[Path], bool] | None = None
     read: Callable[[Path, SourceOptions, At], Iterator[Entry]] | None = None
+    files: Callable[[list[str]], tuple[Path, ...]] | None = None
+    several_owners: bool = False
     open: Callable[[list[str], SourceOptions], Source] | None = None
     split: SplitRule = SplitRule.HASH
 
@@ -64,23 +68,26 @@ class Kind:
             return self.open(paths, options)
         read = self.read
         assert read is not None, f"the kind {name} has neither `read` nor `open`"
-        files = expand(paths, suffixes=self.suffixes, what=name)
+        files = (
+            self.files(paths) if self.files else expand(paths, suffixes=self.suffixes, what=name)
+        )
         return Source(
             kind=name,
             places=files,
             read=lambda path, at: read(path, options, at),
+            several_owners=self.several_owners,
             facts=files_facts(files),
         )
 
 
-_MAIL = partial(Kind, user_is="the address of a message's sender")
+_MAIL = partial(Kind, user_is="the address of a message's sender", several_owners=True)
 _WEB = partial(
     Kind, user_is="the registered domain of the field '{field}'", split=SplitRule.FIRST_PART
 )
 
 KINDS = {
-    "mbox": _MAIL(open=mail.open_mbox, recognises=mail.is_mbox),
-    "maildir": _MAIL(open=mail.open_maildir, recognises=mail.is_maildir),
+    "mbox": _MAIL(read=mail.read_mbox, suffixes=mail.SUFFIXES, recognises=mail.is_mbox),
+    "maildir": _MAIL(read=mail.read_message, files=mail.message_files, recognises=mail.is_maildir),
     "git": Kind(
         open=git.open_history,
         recognises=git.is_repository,

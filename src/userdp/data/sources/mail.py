@@ -45,7 +45,7 @@ import gzip
 import mmap
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from email.errors import MessageError
 from email.header import decode_header, make_header
@@ -56,11 +56,10 @@ from typing import Any
 
 from userdp.core.errors import UseError
 from userdp.data.records import Drop
-from userdp.data.sources.input_files import GZIP_MAGIC, beginning, expand, files_facts, holds
+from userdp.data.sources.input_files import GZIP_MAGIC, beginning, holds
 from userdp.data.sources.parsing import first_held_out, is_from, record_of
-from userdp.data.sources.source import At, Entry, Source, SourceOptions
+from userdp.data.sources.source import At, Entry, SourceOptions
 
-Read = Callable[[Path, SourceOptions, At], Iterator[Entry]]
 _NGRAM = 20
 _FORWARDED_SUBJECT = re.compile(r"\s*((re|aw)\s*:\s*)*(fw|fwd|wg)\s*:", re.IGNORECASE)
 _FORWARDED_BODY = re.compile(
@@ -98,26 +97,9 @@ def is_maildir(path: Path) -> bool:
     return path.is_dir() and (path / "cur").is_dir() and (path / "new").is_dir()
 
 
-def open_mbox(paths: list[str], options: SourceOptions) -> Source:
-    """The source for archives of mail, and folders with such."""
-    return _mail("mbox", expand(paths, suffixes=SUFFIXES, what="mbox"), _read_mbox, options)
-
-
-def open_maildir(paths: list[str], options: SourceOptions) -> Source:
-    """The source for folders that hold a message per file."""
-    files = tuple(file for name in paths for file in _files_of(Path(name)))
-    return _mail("maildir", files, _read_message, options)
-
-
-def _mail(kind: str, files: tuple[Path, ...], read: Read, options: SourceOptions) -> Source:
-    named = ("receivers", "drop_forwarded", "drop_repeats", "held_out_from")
-    return Source(
-        kind=kind,
-        places=files,
-        read=lambda path, at: read(path, options, at),
-        several_owners=True,
-        facts={**files_facts(files), **{name: getattr(options, name) for name in named}},
-    )
+def message_files(paths: list[str]) -> tuple[Path, ...]:
+    """All files below folders that hold a message per file."""
+    return tuple(file for name in paths for file in _files_of(Path(name)))
 
 
 def _files_of(folder: Path) -> Iterator[Path]:
@@ -135,12 +117,12 @@ def _files_of(folder: Path) -> Iterator[Path]:
                 yield file
 
 
-def _read_message(path: Path, options: SourceOptions, at: At) -> Iterator[Entry]:
+def read_message(path: Path, options: SourceOptions, at: At) -> Iterator[Entry]:
     """The records of a file that is one message."""
     return _entries(path.read_bytes(), options)
 
 
-def _read_mbox(path: Path, options: SourceOptions, at: At) -> Iterator[Entry]:
+def read_mbox(path: Path, options: SourceOptions, at: At) -> Iterator[Entry]:
     """The records of each message; text before the first is one more."""
     box = _content(path)
     if not len(box):
