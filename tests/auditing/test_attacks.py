@@ -108,7 +108,10 @@ def test_members_of_a_run_without_privacy_are_found(tmp_path):
     assert membership_inference(model, toy_model(store), fresh_text(store)).auc_low > 0.5
 
 
-def attack_on_a_model_that_favours_busy_people(folder, monkeypatch):
+@pytest.mark.parametrize("whole", [False, True], ids=["honest", "the twin"])
+def test_busy_people_are_not_taken_for_members_unless_held_out_users_are_read_whole(
+    tmp_path, monkeypatch, whole
+):
     """Half of all people write twenty records, about one word; the others two, about another."""
     texts = {
         f"user{number:03d}".encode(): [" ".join([WORDS[number % 2]] * 4)] * (2, 20)[number % 2]
@@ -121,25 +124,17 @@ def attack_on_a_model_that_favours_busy_people(folder, monkeypatch):
         word = [side.part.gather([user], [example]).row(0)[0] for user, example in rows]
         return np.array(word) * float(model), np.ones(len(word), dtype=np.int64)
 
-    monkeypatch.setattr(Side, "log_likelihoods", by_word)
-    return membership_inference(
-        1, 0, fresh_text(toy.store_of(folder, texts, held_out_examples=0.1))
-    )
-
-
-def test_busy_people_are_not_taken_for_members(tmp_path, monkeypatch):
-    assert attack_on_a_model_that_favours_busy_people(tmp_path, monkeypatch).at_chance
-
-
-def test_a_broken_twin_that_reads_held_out_users_whole_is_caught(tmp_path, monkeypatch):
     honest = membership.fresh_examples
 
-    def whole(store):
-        everything = [np.arange(n) for n in store.split(Split.HELD_OUT_USERS).counts]
-        return {**honest(store), Split.HELD_OUT_USERS: everything}
+    def everything(store):
+        held_out = [np.arange(n) for n in store.split(Split.HELD_OUT_USERS).counts]
+        return {**honest(store), Split.HELD_OUT_USERS: held_out}
 
-    monkeypatch.setattr(membership, "fresh_examples", whole)
-    assert not attack_on_a_model_that_favours_busy_people(tmp_path, monkeypatch).at_chance
+    monkeypatch.setattr(Side, "log_likelihoods", by_word)
+    if whole:
+        monkeypatch.setattr(membership, "fresh_examples", everything)
+    fresh = fresh_text(toy.store_of(tmp_path, texts, held_out_examples=0.1))
+    assert membership_inference(1, 0, fresh).at_chance is not whole
 
 
 # -------------------------------------------------------------------- against reference runs

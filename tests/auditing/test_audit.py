@@ -142,10 +142,10 @@ def test_a_run_without_privacy_is_attacked_and_nothing_is_held_against_it(tmp_pa
 
 @pytest.mark.slow
 def test_shuffled_batches_that_claim_nothing_are_not_contradicted(store, tmp_path, capsys):
-    train(store, toy.audit_plan(unsafe_shuffle=True), toy.CONFIG, out=tmp_path / "run")
-    told = said(capsys, tmp_path / "run", store, "--canaries", "16", "--no-inference")
-    assert "claims nothing" in told
-    kept = json.loads((tmp_path / "run" / "audit" / "audit.json").read_text())
+    run = tmp_path / "run"
+    train(store, toy.audit_plan(unsafe_shuffle=True), toy.CONFIG, out=run)
+    assert "claims nothing" in said(capsys, run, store, "--canaries", "16", "--no-inference")
+    kept = json.loads((run / "audit" / "audit.json").read_text())
     assert kept["extra_run"]["steps"]["flagged"], "the checks still say what they saw"
 
 
@@ -188,16 +188,13 @@ def test_a_loops_run_is_attacked_and_not_repeated(store, tmp_path):
     assert audit_run(run, store, Attacks(repeat=False))["inference"] is not None
 
 
-def test_an_extra_run_is_held_against_the_price_of_its_steps_alone(tmp_path):
-    plan = uls_plan()
+@pytest.mark.parametrize("claims", [True, False])
+def test_an_extra_run_is_held_against_the_price_of_its_steps_alone(tmp_path, claims):
+    """Nothing is held against a run that claims nothing."""
+    plan, options = uls_plan(), {} if claims else {"payer": Unclaimed(id="run")}
     before = of_parts([Query(id="q", name="users", pure_epsilon=3.0)])
-    folder = run_with(tmp_path / "run", plan, plan.steps, lineage=before.plain)
-    whole = claim(folder)
-    assert whole.guarantee.epsilon == plan.guarantee().epsilon + 3.0
-    assert price_of_steps(whole) == plan.guarantee().epsilon
-
-
-def test_nothing_is_held_against_a_run_that_claims_nothing(tmp_path):
-    folder = run_with(tmp_path / "run", uls_plan(), 1, payer=Unclaimed(id="run"))
-    assert price_of_steps(claim(folder)) == math.inf
+    folder = run_with(tmp_path / "run", plan, plan.steps, lineage=before.plain, **options)
+    own = plan.guarantee().epsilon if claims else math.inf
+    assert claim(folder).guarantee.epsilon == own + 3.0
+    assert price_of_steps(claim(folder)) == own
     assert price_of_steps(claim(run_with(tmp_path / "plain", None, 0))) == math.inf

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from tests.speed import fast_then_slow
 from userdp.auditing.step_checks import (
     LEVEL,
     cosine_p_value,
@@ -19,69 +18,40 @@ from userdp.auditing.step_checks import (
 )
 
 
-def normal_p_value(sizes, trials, q):
-    """Broken twin: the normal law of how many sizes are within one of their mean."""
-    chance = stats.binom.pmf(np.arange(trials + 1), trials, q)
-    near = float(chance[np.abs(np.arange(trials + 1) - trials * q) <= 1].sum())
-    seen = (np.abs(sizes - trials * q) <= 1).sum()
-    scale = math.sqrt(len(sizes) * near * (1 - near)) or math.inf
-    return 2 * stats.norm.sf(abs(seen - len(sizes) * near) / scale)
+def normal_p_value(seen, steps, near):
+    """Broken twin: the normal law of how many are near their mean, right for many steps alone."""
+    return 2 * stats.norm.sf(abs(seen - steps * near) / math.sqrt(steps * near * (1 - near)))
 
 
-def rates_of_all_draws(steps_, population, q):
-    """How often right runs are flagged, over every possible run: by check; and by the twin."""
-    flagged, twin = [0.0, 0.0, 0.0], 0.0
-    chance = stats.binom.pmf(np.arange(population + 1), population, q)
-    for sizes in itertools.product(range(population + 1), repeat=steps_):
-        weight = math.prod(chance[n] for n in sizes)
-        checks = participation_checks(
-            [np.arange(n) for n in sizes], population=population, probability=q
-        )
-        for place in (0, 1):  # neither looks at who was drawn
-            flagged[place] += weight * checks[place].flagged
-        twin += weight * float(normal_p_value(np.array(sizes), population, q) < LEVEL)
-    chance = stats.binom.pmf(np.arange(steps_ + 1), steps_, q)
-    units = min(population, 4)
-    for counts in itertools.product(range(steps_ + 1), repeat=units):
-        cohorts = [np.flatnonzero(np.array(counts) > t) for t in range(steps_)]
-        checks = participation_checks(cohorts, population=units, probability=q)
-        flagged[2] += math.prod(chance[n] for n in counts) * checks[2].flagged
-    return flagged, twin
+CASES = [(7, "1/3", 4), (9, "1/2", 4), (5, "1/10", 4), (3, "5/6", 4), (5, "99/100", 2)]
 
 
 @pytest.mark.pitfall(number=41)
-@pytest.mark.parametrize(
-    ("steps_", "population", "q"),
-    fast_then_slow(
-        [(1, 3, 0.5), (2, 5, 0.99), (2, 5, 0.01), (1, 200, 0.1), (2, 20, 0.3), (3, 4, 1e-3)], fast=2
-    ),
-)
-def test_few_steps_are_flagged_as_seldom_as_claimed_and_a_broken_twin_is_caught(
-    steps_, population, q
+@pytest.mark.parametrize(("population", "q", "steps"), CASES)
+def test_draws_are_judged_by_the_tails_of_enumeration_and_a_broken_twin_is_caught(
+    population, q, steps
 ):
-    """The twin, the law of many steps, flags 0.2% of right runs of two steps, at 0.01%."""
-    flagged, twin = rates_of_all_draws(steps_, population, q)
-    assert max(flagged) <= LEVEL
-    assert twin > 1e-3 or (steps_, population, q) != (2, 5, 0.99)
-
-
-@pytest.mark.parametrize(
-    ("trials", "q"),
-    [(7, Fraction(1, 3)), (9, Fraction(1, 2)), (5, Fraction(1, 10)), (3, Fraction(5, 6))],
-)
-def test_near_the_mean_is_judged_by_the_tails_of_enumeration(trials, q):
-    """The law of how many of four steps draw a number within one of its mean, in fractions."""
-    chance = [math.comb(trials, n) * q**n * (1 - q) ** (trials - n) for n in range(trials + 1)]
-    near = [abs(n - trials * q) <= 1 for n in range(trials + 1)]
-    law = [Fraction(0)] * 5
-    for numbers in itertools.product(range(trials + 1), repeat=4):
-        law[sum(near[n] for n in numbers)] += math.prod(chance[n] for n in numbers)
-    for numbers in itertools.combinations_with_replacement(range(trials + 1), 4):
+    """The twin flags 0.2% of right runs of two steps, at 0.01%."""
+    q = Fraction(q)
+    chance = [math.comb(population, n) * q**n * (1 - q) ** (population - n)
+              for n in range(population + 1)]  # fmt: skip
+    is_near = [abs(n - population * q) <= 1 for n in range(population + 1)]
+    near, totals = [Fraction(0)] * (steps + 1), [Fraction(0)] * (population * steps + 1)
+    for numbers in itertools.product(range(population + 1), repeat=steps):
+        weight = math.prod(chance[n] for n in numbers)
+        near[sum(is_near[n] for n in numbers)] += weight
+        totals[sum(numbers)] += weight
+    for numbers in itertools.combinations_with_replacement(range(population + 1), steps):
         cohorts = [np.arange(n) for n in numbers]
-        checks = participation_checks(cohorts, population=trials, probability=float(q))
-        count = sum(near[n] for n in numbers)
-        exact = 2 * float(min(sum(law[: count + 1]), sum(law[count:])))
-        assert checks[1].p_value == pytest.approx(min(1.0, exact), rel=1e-9)
+        checks = participation_checks(cohorts, population=population, probability=float(q))
+        seen = (totals, sum(numbers)), (near, sum(is_near[n] for n in numbers))
+        for check, (law, at) in zip(checks, seen, strict=False):
+            exact = 2 * float(min(sum(law[: at + 1]), sum(law[at:])))
+            assert check.p_value == pytest.approx(min(1.0, exact), rel=1e-9)
+            assert check.flagged == (check.p_value < LEVEL)
+    one = float(sum(c for c, yes in zip(chance, is_near, strict=True) if yes))
+    twin = sum(w for at, w in enumerate(near) if normal_p_value(at, steps, one) < LEVEL)
+    assert twin > 1e-3 or population != 5 or q < 0.5
 
 
 @pytest.mark.parametrize("count", [1, 2, 5, 64])

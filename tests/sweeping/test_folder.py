@@ -23,10 +23,6 @@ from userdp.sweeping.sweep_folder import SweepFolder, copy_released
 PLAN = uls_plan()
 
 
-def swept(store, out, mode):
-    return sweep(store, out, request(store, mode))
-
-
 @pytest.fixture(autouse=True)
 def _two_trials(monkeypatch):
     monkeypatch.setattr(TruncatedNegativeBinomial, "draw", lambda self: 2)
@@ -43,7 +39,7 @@ def test_a_sweep_is_closed_from_its_first_moment_but_for_its_winner(
     """Listing DIR tells how many trials there were; a trial holds what was not chosen."""
     out = tmp_path / "above" / "sweep"
     with made_with(umask, monkeypatch):
-        swept(store, out, mode)
+        sweep(store, out, request(store, mode))
     assert stat.S_IMODE(out.stat().st_mode) == 0o700
     assert {name.split("/")[0] for name in open_to_others(out)} == {"winner"}
 
@@ -92,6 +88,6 @@ def test_broken_twin_a_sweep_that_closes_its_folders_afterwards_is_caught(
     monkeypatch.setattr(files, "operator_folder", late)
     out = tmp_path / "sweep"
     with made_with(0o022, monkeypatch):
-        swept(store, out, "non-private")
+        sweep(store, out, request(store, "non-private"))
     assert stat.S_IMODE(out.stat().st_mode) == 0o755
     assert {"trial-001", "trial-002", "scores"} <= open_to_others(out)

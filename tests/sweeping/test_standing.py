@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import math
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from userdp.cli.output import in_words
 from userdp.sweeping.trial_scores import Score, behind, exact_score, inside_the_noise
 
 
@@ -39,13 +37,3 @@ def test_other_scores_are_compared_by_their_noise_as_far_as_it_is_known():
     ):
         found = behind(score, winner)
         assert (found[1], inside_the_noise(*found)) == (pytest.approx(error), inside)
-
-
-@pytest.mark.parametrize(
-    ("near", "words"),
-    [((), "ahead of every other"), ((3,), "trial 3 is behind"), ((3, 5), "trial 3, 5 are behind")],
-)
-def test_it_is_said(near, words):
-    told = {"tuning": "composition", "headline": "…"}
-    tuned = SimpleNamespace(trials=({}, {}), inside_the_noise=near, settings={}, winner="run")
-    assert words in " ".join(map(str, in_words(tuned, "tune", told)))
