@@ -34,12 +34,11 @@ def test_each_unit_is_cut_to_its_own_longest_row() -> None:
 
 @pytest.mark.parametrize("dtype", [np.uint16, np.uint32, np.int64])
 def test_ragged_arrays_of_a_store_become_the_same_units(dtype: type[np.integer]) -> None:
-    units = Units.from_flat(
-        np.array([5, 6, 7, 8, 9, 1, 2, 3], dtype=dtype),
-        np.array([0, 3, 5, 6, 6, 8]),
-        np.array([0, 2, 2, 3, 5]),
-    )
+    tokens = np.array([5, 6, 7, 8, 9, 1, 2, 3], dtype=dtype)
+    rows, offsets = np.array([0, 3, 5, 6, 6, 8]), np.array([0, 2, 2, 3, 5])
+    units = Units.from_flat(tokens, rows, offsets, targets=tokens > 5)
     assert tokens_of(units) == NESTED
+    assert torch.equal(units.targets, units.input_ids > 5)
 
 
 IDS = torch.ones(3, 4, dtype=torch.int64)

@@ -96,46 +96,50 @@ def each_token(model: nn.Module, input_ids: Tensor, lengths: Tensor) -> tuple[Te
     return flat.view(real.shape) * real, real.sum(1).clamp(min=1)
 
 
-class Mining:
-    """Counts only hard examples, after so many passes; ``over_batch``: harder than the others."""
+class ChangesLater:
+    """A loss that is another one after some passes."""
+
+    def __init__(self, after: int) -> None:
+        self.calls, self.after = 0, after
+
+    def has_changed(self) -> bool:
+        """Whether this pass, which is counted, comes after them."""
+        self.calls += 1
+        return self.calls > self.after
+
+
+class Mining(ChangesLater):
+    """Counts only hard examples, later; ``over_batch``: those that are harder than the others."""
 
     def __init__(self, after: int, *, over_batch: bool = False) -> None:
-        self.calls, self.after, self.over_batch = 0, after, over_batch
+        super().__init__(after)
+        self.over_batch = over_batch
 
     def __call__(self, model: nn.Module, input_ids: Tensor, lengths: Tensor) -> Tensor:
-        self.calls += 1
         sums, counts = each_token(model, input_ids, lengths)
         losses = sums.sum(1) / counts
-        if self.calls > self.after:
+        if self.has_changed():
             hard = losses.detach().max() if self.over_batch else 4.0
             losses = losses * (0.2 + 20 * (losses.detach() >= hard))
         return losses
 
 
-class Schedule:
-    """Label smoothing that begins after some passes, and grows."""
-
-    def __init__(self, after: int) -> None:
-        self.calls, self.after = 0, after
+class Schedule(ChangesLater):
+    """Label smoothing that begins later, and grows."""
 
     def __call__(self, model: nn.Module, input_ids: Tensor, lengths: Tensor) -> Tensor:
-        self.calls += 1
         losses = causal_lm_loss(model, input_ids, lengths)
-        if self.calls > self.after:
+        if self.has_changed():
             losses = losses + 0.01 * min(self.calls - self.after, 10) * losses.square()
         return losses
 
 
-class Weighted:
-    """Weighs tokens by a softmax along the row; after some passes, by mistake, along the batch."""
-
-    def __init__(self, after: int) -> None:
-        self.calls, self.after = 0, after
+class Weighted(ChangesLater):
+    """Weighs tokens by a softmax along the row; later, by mistake, along the batch."""
 
     def __call__(self, model: nn.Module, input_ids: Tensor, lengths: Tensor) -> Tensor:
-        self.calls += 1
         each, _ = each_token(model, input_ids, lengths)
-        return (each * (8 * each).softmax(int(self.calls <= self.after))).sum(1)
+        return (each * (8 * each).softmax(0 if self.has_changed() else 1)).sum(1)
 
 
 class RunningLoss:
