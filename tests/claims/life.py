@@ -42,6 +42,7 @@ class People:
         paid: charged in its ledger, by a name of ours.
         learned: what models descend from that its runs began from, or that its answers are about.
         conditional: something was charged here whose own claim rests on a condition.
+        doubtful: a run here began from what rests on a condition, which later runs inherit.
         compared: exact numbers of its private runs were shown, which could choose among them.
     """
 
@@ -50,6 +51,7 @@ class People:
     looked: bool = False
     conditional: bool = False
     copied: bool = False
+    doubtful: bool = False
     compared: bool = False
 
     @property
@@ -102,8 +104,8 @@ class Truth:
     ) -> None:
         people = self.people[store]
         from_base = self.models[base].paid if base else {}
-        conditional = people.looked or people.copied or not clean
-        conditional = conditional or bool(base and self.models[base].conditional)
+        people.doubtful |= not clean or bool(base and self.models[base].conditional)
+        conditional = people.looked or people.copied or people.doubtful
         priced = finite(people.paid)
         paid = {**from_base, **finite(people.learned), **priced}
         self.models[run] = Model(run, store, {**paid, run: price}, conditional, done, price)
