@@ -93,15 +93,17 @@ def test_real_records_give_the_same_store(session, tmp_path, name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("broken", [("_ORDER", ("user", "text")), ("_ORDER", ("text",))])
-def test_twin_records_that_come_otherwise_give_another_store(
-    session, tmp_path, monkeypatch, broken
+def test_twin_records_that_come_otherwise_give_another_store_or_none(
+    session, tmp_path, monkeypatch
 ):
     """By text within a user, and users apart."""
     path = mixed(tmp_path)
     expected = made(path, tmp_path / "duckdb", "duckdb")["content_sha256"]
-    monkeypatch.setattr(job, *broken)
+    monkeypatch.setattr(job, "_ORDER", ("user", "text"))
     assert made(path, tmp_path / "spark", "spark")["content_sha256"] != expected
+    monkeypatch.setattr(job, "_ORDER", ("text",))
+    with pytest.raises(AssertionError, match="order of their ids"):
+        made(path, tmp_path / "apart", "spark")
 
 
 @pytest.mark.slow
