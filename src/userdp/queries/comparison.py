@@ -129,8 +129,8 @@ def release_losses(
         base: float64 (users,), of the other model, of the same users in the same order. A
             difference that is not finite counts as ``difference_bound``: as a model that is worse.
         loss_bound: a public constant; > 0, at most 1e6.
-        difference_bound: b, a public constant, chosen before any difference is looked at; from 1e-6
-            to 1e6.
+        difference_bound: b, a public constant, chosen before any difference is looked at; > 0, at
+            most 1e6.
         epsilon: of all together; finite, > 0, at most 700.
         subject: of the numbers; public, for the ledger.
         of: the lineage of the models that the numbers are a function of.
@@ -140,7 +140,7 @@ def release_losses(
     """
     require_positive("epsilon", epsilon, at_most=700.0)
     require_positive("bound", loss_bound, at_most=1e6)
-    require_difference_bound(difference_bound)
+    require_positive("difference_bound", difference_bound, at_most=1e6)
     if base is not None and len(model) != len(base):
         raise UseError("a difference needs both models' losses of the same users")
     parts = _SHARES[base is not None]
@@ -168,15 +168,6 @@ def release_losses(
         epsilon=epsilon,
         query_ids=ids,
     )
-
-
-def require_difference_bound(bound: float) -> None:
-    """`UseError` unless ``bound`` is from 1e-6 to 1e6: below, no loss in float32 tells anything."""
-    if not 1e-6 <= bound <= 1e6:
-        raise UseError(
-            f"--difference-bound must be from 1e-6 to 1e6 nats per token, got {bound!r}",
-            hint="it is a constant that is stated before anything is measured; 1 is the default",
-        )
 
 
 def to_grid(numbers: NDArray[np.float64], top: int) -> list[int]:

@@ -11,11 +11,12 @@ from typing import Any
 from userdp.claims import Lineage, claim
 from userdp.core.errors import UseError
 from userdp.core.stages import NoProgress, Progress, Uncounted
+from userdp.core.vocabulary import require_positive
 from userdp.data.splits import Split
 from userdp.data.user_store import UserStore
 from userdp.ledger import RunFolder, RunRecord, StoreLedger
 from userdp.ledger.run_ledger import append_release
-from userdp.queries.comparison import DEFAULT_BOUND, release_losses, require_difference_bound
+from userdp.queries.comparison import DEFAULT_BOUND, release_losses
 from userdp.training.devices import AUTO, choose_device
 from userdp.training.model_origin import for_people_of
 from userdp.training.releasing import released_models
@@ -128,7 +129,7 @@ def release_evaluation(
     lineage, folder = _claimed(record, store), record.folder
     bound = math.log(store.meta.vocab_size) if loss_bound is None else loss_bound
     widest = DEFAULT_BOUND if difference_bound is None else difference_bound
-    require_difference_bound(widest)
+    require_positive("difference_bound", widest, at_most=1e6)
     models = released_models(folder, store, with_base=with_base, device=computes)
     Uncounted(progress or NoProgress()).stage("evaluate", None)
     values = {of: user_losses(model, store, split, batch=batch) for of, model in models.items()}
