@@ -108,3 +108,12 @@ def test_invariant_8_no_mechanism_is_asked_at_a_delta_or_epsilon_out_of_range(ba
         if bad:
             with pytest.raises(UseError, match="epsilon must be"):
                 mechanism.delta(bad)
+
+
+@pytest.mark.filterwarnings("error")
+def test_terms_that_no_double_holds_answer_in_another_way_without_a_warning():
+    steps = binomial_steps(
+        sampling_probability=1 / 12, group_size=2, noise_multiplier=0.315, steps=2
+    )
+    bracket = steps.delta(0.001)
+    assert 0 < bracket.lower <= bracket.upper < 1
