@@ -19,13 +19,13 @@ from typing import Any, ClassVar, Self
 
 from userdp.claims import Claim
 from userdp.claims.descent import run_lineage
-from userdp.claims.lineage import Condition, ConditionKind, Lineage
+from userdp.claims.lineage import Condition, ConditionKind, Lineage, about, of_parts
 from userdp.core.errors import UseError
 from userdp.core.files import read_json
 from userdp.core.vocabulary import Guarantee, PrivacyUnit, require_count, require_positive
 from userdp.federated.algorithms import Declared, Unprotected, algorithm_of
 from userdp.ledger import RunRecord
-from userdp.ledger.parts import Bound, Part, Unclaimed
+from userdp.ledger.parts import Bound, Part, Steps, Unclaimed
 from userdp.plans import Budget, Plan
 from userdp.plans.frozen_plan import Saved
 
@@ -230,35 +230,30 @@ def federation_claim(plan: FederationPlan, runs: Iterable[Path], *, spread: bool
     Raises:
         UseError: no runs; or a ledger was edited, is of another plan, or is there twice.
     """
-    seen: set[int] = set()
-    complete = True
-    lineage = Lineage(parts=(plan.part(),))
+    ran: dict[int, RunRecord] = {}
     for run in map(RunRecord.read, runs):
-        facts, own = run.facts, run.plan
-        silo = int(facts.get("silo", -1))
-        expected = plan.of_silo(silo) if facts.get("federation") == plan.digest else None
-        if expected is None or own != (expected if isinstance(expected, Plan) else None):
+        silo = int(run.facts.get("silo", -1))
+        expected = plan.of_silo(silo) if run.facts.get("federation") == plan.digest else None
+        if expected is None or run.plan != (expected if isinstance(expected, Plan) else None):
             raise UseError(f"{run.path} belongs to another federation, or to another silo of it")
-        if silo in seen:
+        if silo in ran:
             raise UseError(f"{run.path} is a second ledger of silo {silo}")
-        seen.add(silo)
-        complete = complete and run.finish is not None
-        lineage += _besides(run_lineage(run), run.run_id)
-    if not seen:
+        ran[silo] = run
+    if not ran:
         raise UseError("a claim needs at least one silo's ledger")
-    missing = [str(silo) for silo in range(plan.silos) if silo not in seen]
+    conditions = []
+    missing = [str(silo) for silo in range(plan.silos) if silo not in ran]
     if missing:
-        unseen = Condition(kind=ConditionKind.SILO_LEDGERS, told=", ".join(missing))
-        lineage += Lineage(conditions=(unseen,))
+        conditions.append(Condition(kind=ConditionKind.SILO_LEDGERS, told=", ".join(missing)))
     if not spread and plan.silos_per_subject < plan.silos:
-        bound = Condition(kind=ConditionKind.SILOS, told=str(plan.silos_per_subject))
-        lineage += Lineage(conditions=(bound,))
+        conditions += about(ConditionKind.SILOS, [str(plan.silos_per_subject)])
+    lineage = sum(map(_besides, ran.values()), of_parts([plan.part()], *conditions))
     return Claim(
         guarantee=lineage.guarantee(),
         lineage=lineage,
         subject="federation",
         steps=plan.charged_steps,
-        complete=complete and not missing,
+        complete=not missing and all(run.finish for run in ran.values()),
     )
 
 
@@ -271,19 +266,11 @@ def claim_of(folder: Path) -> Claim:
     return federation_claim(plan, runs, spread=here and not deployed)
 
 
-def _besides(lineage: Lineage, run_id: str) -> Lineage:
-    """A silo's lineage without its own steps, which the federation's plan prices.
+def _besides(run: RunRecord) -> Lineage:
+    """A silo's lineage without its own steps, which the federation's plan prices once.
 
     Where a budget of the silo's store pays for these steps, all of it stays beside the federation's
     price, since it may hold other runs.
     """
-    own = next((part for part in lineage.parts if part.id == run_id), None)
-    charged_again = getattr(own, "charges", 1) > 1
-    return Lineage(
-        parts=tuple(
-            part
-            for part in lineage.parts
-            if part.id != run_id or isinstance(part, Unclaimed) or charged_again
-        ),
-        conditions=lineage.conditions,
-    )
+    lineage, priced = run_lineage(run), run.plan and Steps(id=run.run_id, plan=run.plan)
+    return of_parts((part for part in lineage.parts if part != priced), *lineage.conditions)

@@ -6,6 +6,7 @@ decide its silo, so that nobody's presence moves anybody else's records.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -207,18 +208,17 @@ def measure(folder: Path, plan: FederationPlan, *, device: str = AUTO) -> dict[s
     model, loss = build_model(plan.model)
     model = model.to(choose_device(device))
     put_weights(model, load_weights(folder / MODEL_FILE)[0])
-    losses = targets = items = over = 0.0
+    found, over = [], 0.0
     for index in range(plan.silos):
         store = UserStore.open(silo_folder(folder, index) / STORE)
         if isinstance(plan.local, Plan):
             counts = store.split(Split.TRAIN).counts
             over += float(np.maximum(counts - plan.local.sampling.group_size, 0).sum())
         if len(store.split(Split.HELD_OUT_EXAMPLES).counts):
-            found, _ = evaluate(model, store, Split.HELD_OUT_EXAMPLES, loss=loss)
-            losses += found["loss"] * found["tokens"]
-            targets, items = targets + found["tokens"], items + found["examples"]
+            found.append(evaluate(model, store, Split.HELD_OUT_EXAMPLES, loss=loss)[0])
+    losses = math.fsum(one["loss"] * one["tokens"] for one in found)
     return {
-        "loss": losses / max(1, targets),
-        "held_out_items": items,
+        "loss": losses / max(1, sum(one["tokens"] for one in found)),
+        "held_out_items": math.fsum(one["examples"] for one in found),
         "items_left_out_by_the_cap": over,
     }
