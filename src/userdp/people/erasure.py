@@ -143,11 +143,7 @@ def forget_user(
             hint="stop it; resumed, it goes on without them",
         )
     found = {run.run_id for run in runs}
-    charged = [
-        charge.run_id
-        for charge in history.charges.values()
-        if charge.is_run and charge.again is None
-    ]
+    charged = [one.run_id for one in history.charges.values() if one.is_run and one.again is None]
     lost = tuple(run for run in (*charged, *history.trials) if run not in found)
     return Forgotten(statement=statement, removed=tuple(removed), runs_not_found=lost)
 

@@ -30,7 +30,6 @@ Source: Dwork and Roth 2014, Sections 3.3 and 3.5.1.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -78,13 +77,11 @@ class ReleasedDifference:
         value: in [-bound, bound].
         standard_error: of the noise, and of the people who happened to be asked.
         noise_error: that of the noise only.
-        bound: b; a user's difference counts as at most so much, either way.
     """
 
     value: float
     standard_error: float
     noise_error: float
-    bound: float
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -95,14 +92,12 @@ class ReleasedLosses:
         model: the mean of the model's own losses.
         difference: to the base model; None where no base model was asked about.
         users: the noisy number of users.
-        epsilon: what all of it cost: (ε, 0)-DP per user, add-or-remove.
         query_ids: of its lines in the store ledger.
     """
 
     model: ReleasedMean
     difference: ReleasedDifference | None
     users: int
-    epsilon: float
     query_ids: tuple[str, ...]
 
 
@@ -157,15 +152,11 @@ def release_losses(
         ]
     asked.append(_sum(f"users of {subject}", [1] * len(model), 0, 1, counted))
     (total, *pair, users), ids = ask(store, asked, of=of)
+    prices = (moved, squared, counted)
     return ReleasedLosses(
         model=_mean(total, users, top=top, sum_epsilon=loss, count_epsilon=counted),
-        difference=_difference(
-            (*pair, users), bound=difference_bound, prices=(moved, squared, counted)
-        )
-        if pair
-        else None,
+        difference=_difference([*pair, users], prices, difference_bound) if pair else None,
         users=max(0, users),
-        epsilon=epsilon,
         query_ids=ids,
     )
 
@@ -207,7 +198,7 @@ def _mean(
 
 
 def _difference(
-    answers: Sequence[int], *, bound: float, prices: tuple[float, float, float]
+    answers: list[int], prices: tuple[float, float, float], bound: float
 ) -> ReleasedDifference:
     """Post-processing of the three noisy numbers; in units of ``bound`` until the end."""
     (total, spread, users), (moved, squared, counted) = answers, prices
@@ -222,5 +213,4 @@ def _difference(
         value=mean * bound,
         standard_error=min(error, 1.0) * bound,
         noise_error=min(noise, 1.0) * bound,
-        bound=bound,
     )

@@ -159,7 +159,7 @@ def release_evaluation(
         "query_ids": list(released.query_ids),
     }
     if released.difference is not None:
-        difference = asdict(released.difference)
+        difference = {**asdict(released.difference), "bound": widest}
         result["difference"] = {"user_loss": difference.pop("value"), **difference}
     append_release(folder.ledger, result)
     return result
