@@ -56,8 +56,8 @@ def test_an_export_holds_what_may_leave_and_nothing_else(run, tmp_path):
         exported = library.export(run, out=shared)
     finally:
         os.umask(old)
-    assert {path.name for path in shared.iterdir()} == FILES == set(exported.files)
-    assert exported.claim.guarantee.epsilon == PLAN.guarantee().epsilon
+    assert {path.name for path in shared.iterdir()} == FILES == set(exported["files"])
+    assert exported["claim"].guarantee.epsilon == PLAN.guarantee().epsilon
     assert modes(shared) == {("folder", 0o755), ("file", 0o644)}
     assert holding(shared, str(tmp_path)) == []
     assert holding(shared, "secret-project") == [], "the run's folder is of this machine"

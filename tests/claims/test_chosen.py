@@ -54,7 +54,7 @@ def test_the_best_of_three_runs_by_exact_evaluation_is_exported_with_a_condition
     words = "no model here was chosen among 3 runs over the same people by exact numbers"
     assert told(run) == [f"{words} (evaluate, train)"]
     exported = userdp.export(run, out=tmp_path / "shared")
-    assert "userdp tune" in "".join(exported.notes), "the way out"
+    assert "userdp tune" in "".join(exported["notes"]), "the way out"
     assert words in (tmp_path / "shared" / "README.md").read_text(encoding="utf-8")
 
 

@@ -24,9 +24,9 @@ def test_invariant_13_what_is_saved_is_what_was_released(tmp_path):
         assert verify(place).problems == ()
     assert verify(run).problems == ()
     exported = userdp.export(run, out=tmp_path / "shared")
-    assert exported.claim.guarantee.epsilon == userdp.claim(run).guarantee.epsilon
+    assert exported["claim"].guarantee.epsilon == userdp.claim(run).guarantee.epsilon
     assert (tmp_path / "shared" / "chat_template.jinja").read_text() == TEMPLATE
-    assert not [note for note in exported.notes if "template" in note]
+    assert not [note for note in exported["notes"] if "template" in note]
     assert not (tmp_path / "shared" / "training_args.bin").exists()
     one.model.save_pretrained(run)
     assert verify(run).problems, "other weights beside the ledger are noticed"

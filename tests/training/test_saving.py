@@ -133,7 +133,7 @@ def test_adapters_that_cannot_be_merged_are_released_alone(store, begin, tmp_pat
             assert private.save() == run / "adapter"
     assert not (run / "model").exists()
     assert settled_with(run)["weights"] == digest_of(run / "adapter")
-    out = userdp.export(run, out=tmp_path / "out").export
+    out = userdp.export(run, out=tmp_path / "out")["export"]
     assert (out / "adapter" / "adapter_model.safetensors").exists()
     assert verify(out).problems == ()
     with pytest.raises(UseError, match="released only adapters") as caught:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
-from userdp.claims import Claim
 from userdp.claims.descent import followed
 from userdp.claims.lineage import ConditionKind
 from userdp.claims.released import STATEMENT, copy_released
@@ -20,7 +19,6 @@ from userdp.claims.statement import (
 )
 from userdp.claims.verify import run_differs
 from userdp.claims.verify import verify as checked_export
-from userdp.commands.answers import Answer
 from userdp.core import files
 from userdp.core.errors import FailureError, UseError
 from userdp.ledger import RunFolder, RunRecord, journal
@@ -34,32 +32,13 @@ REPORT = "report.html"
 _FOLDER = 0o755
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Exported(Answer):
-    """A folder that may leave.
-
-    Args:
-        export: the folder.
-        files: every file, by its place in the folder.
-        signed_by: the id of the key that signed its statement; None without a signature.
-        notes: what should be known before the folder is handed on.
-        claim: of its weights; the same that `userdp verify` computes from it.
-    """
-
-    export: Path
-    files: tuple[str, ...]
-    signed_by: str | None
-    notes: tuple[str, ...]
-    claim: Claim
-
-
 def export(
     run: str | os.PathLike[str],
     *,
     out: str | Path,
     sign: str | Path | None = None,
     **card: Annotated[Any, CardOptions],
-) -> Exported:
+) -> dict[str, Any]:
     """Write a folder of all that may leave of a finished run.
 
     In it are the weights, the adapters, the tokenizer, README.md (a model card for the Hugging Face
@@ -78,6 +57,10 @@ def export(
         out: a new folder.
         sign: a private key (PEM, Ed25519 say) that only you may read: signs the statement.
         card: fields of `userdp.reporting.card.CardOptions`, such as ``license``.
+
+    Returns:
+        The folder (``export``), the places of its ``files``, the id of the key that signed its
+        statement (``signed_by``), ``notes`` to read before it is handed on, and the ``claim``.
 
     Raises:
         UseError: nothing is claimed of the run, it released no model, its folder holds something
@@ -107,13 +90,13 @@ def export(
         if checked.problems or checked.claim is None:
             raise FailureError(f"what was exported does not verify: {checked.problems[0]}")
         written = sorted(str(one.relative_to(place)) for one in place.rglob("*") if one.is_file())
-    return Exported(
-        export=target,
-        files=tuple(written),
-        signed_by=None if key is None else str(key.public_key.keyid),
-        notes=tuple(notes),
-        claim=checked.claim,
-    )
+    return {
+        "export": target,
+        "files": written,
+        "signed_by": None if key is None else str(key.public_key.keyid),
+        "notes": notes,
+        "claim": checked.claim,
+    }
 
 
 def _released(run: RunRecord) -> Facts:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import os
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
-from userdp.claims import Claim
-from userdp.commands.answers import Answer
 from userdp.commands.arguments import Section, divided
 from userdp.commands.progress import say, shown
 from userdp.core.codec import encode
@@ -26,31 +24,6 @@ from userdp.federated.federation_plan import PLAN_FILE, FederationPlan, Language
 from userdp.federated.simulation import make_federation, measure, run_in_process
 from userdp.plans import Budget, Plan
 from userdp.plans.small_delta import require_small_delta
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Federated(Answer):
-    """A federation, its plan and its outcome.
-
-    Args:
-        federation: its folder.
-        plan: what every silo and the server agreed on.
-        app: the Flower app of a deployment; None where the rounds ran here.
-        claim: from the silos' ledgers; None of a deployment that has not run.
-        operator_only: how its model does on held-out items, exactly.
-    """
-
-    federation: Path
-    plan: FederationPlan
-    app: Path | None = None
-    claim: Claim | None = None
-    operator_only: dict[str, float] | None = None
-
-    def to_dict(self) -> dict[str, Any]:
-        """The object of ``userdp federate --json``."""
-        claims = [asdict(guarantee) for guarantee in self.plan.guarantees()]
-        values = super(Federated, self).to_dict()
-        return {**values, "plan": encode(self.plan), "claims_of_the_plan": claims}
 
 
 def sections() -> dict[str, Section]:
@@ -79,7 +52,7 @@ def federate(
     resume: bool = False,
     progress: Progress | None = None,
     **fields: Annotated[Any, Declared, sections],
-) -> Federated:
+) -> dict[str, Any]:
     """Train across silos with privacy for subjects in several.
 
     A fifth of each subject's items is held out; the rest is spread over the silos, each of which
@@ -110,6 +83,11 @@ def federate(
         progress: receives the progress; by default a bar, or lines where stderr is no terminal.
         fields: of `userdp.federated.algorithms.Declared`, such as ``items_per_silo``; of the model,
             such as ``lora_rank``; and of `InputOptions`, such as ``user``.
+
+    Returns:
+        The ``plan`` that every silo and the server agreed on, and the claims that it foresees; the
+        ``claim`` from the silos' ledgers, and how the model does on held-out items, exactly
+        (``operator_only``); or the Flower ``app`` of a deployment.
 
     Raises:
         UseError: an argument is out of range or fits no other; nothing was charged.
@@ -144,7 +122,7 @@ def federate(
     if deployment:
         from userdp.federated.flower import write_app
 
-        return Federated(federation=folder, plan=plan, app=write_app(folder))
+        return _answer(folder, plan, app=write_app(folder))
     return _run(folder, plan, device, progress)
 
 
@@ -157,10 +135,19 @@ def _records(data: Any, options: SourceOptions) -> list[Record]:
     return records
 
 
-def _run(folder: Path, plan: FederationPlan, device: str, progress: Progress | None) -> Federated:
+def _run(
+    folder: Path, plan: FederationPlan, device: str, progress: Progress | None
+) -> dict[str, Any]:
     """All rounds that are left, the claim, and how the model does."""
     left = "before its end: rounds that are done are kept, and steps of others stay charged"
     with told(left, resume=True), shown(progress) as bar:
         run_in_process(folder, plan, device=device, progress=bar)
     measured = measure(folder, plan, device=device)
-    return Federated(federation=folder, plan=plan, claim=claim_of(folder), operator_only=measured)
+    return _answer(folder, plan, claim=claim_of(folder), operator_only=measured)
+
+
+def _answer(folder: Path, plan: FederationPlan, **outcome: Any) -> dict[str, Any]:
+    """A federation, its plan, and what came of it."""
+    claims = [asdict(guarantee) for guarantee in plan.guarantees()]
+    values = {"federation": folder, "plan": encode(plan), "claims_of_the_plan": claims}
+    return {**values, **outcome}

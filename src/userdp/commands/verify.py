@@ -3,44 +3,19 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from userdp.claims import claim
 from userdp.claims.verify import Checked, kind_of
 from userdp.claims.verify import verify as check
-from userdp.commands.answers import INNER, Answer
 from userdp.commands.progress import shown
+from userdp.core.codec import plain
 from userdp.core.errors import UseError
 from userdp.core.stages import Progress
 from userdp.data.integrity import verify_store
 from userdp.data.meta import is_store
 from userdp.ledger import StoreLedger
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Verified(Answer):
-    """The result of checking a folder.
-
-    Args:
-        subject: "store", "run", "model" or "export".
-        path: the folder.
-        checked: what differs from what was written, and what is claimed.
-    """
-
-    subject: str
-    path: Path
-    checked: Checked = field(metadata=INNER)
-
-    @property
-    def ok(self) -> bool:
-        """Whether everything is as it was written."""
-        return not self.checked.problems
-
-    def to_dict(self) -> dict[str, Any]:
-        """The object of ``userdp verify --json``."""
-        return {**super(Verified, self).to_dict(), "ok": self.ok}
 
 
 def verify(
@@ -49,7 +24,7 @@ def verify(
     quick: bool = False,
     key: str | os.PathLike[str] | None = None,
     progress: Progress | None = None,
-) -> Verified:
+) -> dict[str, Any]:
     """Check a store, a run, a model or an export, and its claim.
 
     Of a store: every byte of its files, and its privacy ledger. Of a run: its ledger, and the
@@ -70,25 +45,30 @@ def verify(
         key: of an export, the public key (PEM) of who should have signed it.
         progress: receives the progress; by default a bar, or lines where stderr is no terminal.
 
+    Returns:
+        Which ``subject`` the folder is, whether it is ``ok``, the ``problems`` where it is not,
+        and the recomputed ``claim``, if anything is claimed.
+
     Raises:
         UseError: the folder is none of these, or an argument is for another of them.
     """
     place, public = Path(path), None if key is None else Path(key)
-    subject = kind_of(place)
+    subject = "store" if is_store(place) or not place.exists() else kind_of(place)
     if public is not None and subject != "export":
         raise UseError(
             f"{place} is no export: nothing there could be signed",
             hint="name a folder that `userdp export RUN --out DIR --sign KEY` wrote",
         )
-    if is_store(place) or not place.exists():
-        return Verified(subject="store", path=place, checked=_of_store(place, quick, progress))
     if subject is None:
         raise UseError(
             f"{place} is neither a store nor a run nor a model nor an export: there is nothing to "
             "check it by",
             hint="name a folder that `userdp prepare`, `train` or `export` wrote",
         )
-    return Verified(subject=subject, path=place, checked=check(place, key=public))
+    of_store = subject == "store"
+    found = _of_store(place, quick, progress) if of_store else check(place, key=public)
+    said = {**plain(found), "claim": found.claim, "ok": not found.problems}
+    return {"subject": subject, "path": place, **said}
 
 
 def _of_store(path: Path, quick: bool, progress: Progress | None) -> Checked:
