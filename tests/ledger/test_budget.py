@@ -10,7 +10,7 @@ from tests.plans import changed_plan, els_plan
 from userdp.accounting.filters import RenyiFilter
 from userdp.claims import claim
 from userdp.core.errors import UseError
-from userdp.ledger import StoreLedger, admission
+from userdp.ledger import StoreLedger, admission, continuation
 from userdp.ledger.budget import overview
 from userdp.ledger.lines import OpenBudget
 from userdp.sampling import FixedSizeUsers
@@ -80,7 +80,7 @@ def test_fixed_size_draws_take_of_the_reserve(bare, reserved, runs):
 
 def stopped(ledger, attempts=2):
     """Settle the run early; why it then costs its whole plan."""
-    why = admission.why_whole(ledger.history(), "run")
+    why = continuation.why_whole(ledger.history(), "run")
     settle(ledger, "run", steps=attempts, early=True, whole=why or "")
     history = ledger.history()
     counted = history.stopped_at(history.charges["run"])
@@ -100,7 +100,7 @@ def test_a_run_that_outputs_stopped_costs_its_attempts_whatever_is_looked_at_lat
     write(ledger, "look stats")
     assert spent(ledger) == own
     with pytest.raises(UseError, match="its steps are over"):
-        admission.require_last(ledger.history(), "run", [])
+        continuation.require_last(ledger.history(), "run", [])
 
 
 WHOLE = {
@@ -132,7 +132,8 @@ def test_twin_giving_steps_back_after_a_look_is_caught(ledger, monkeypatch):
     whole = spent(ledger)
     with pytest.raises(UseError, match="costs its whole plan"):
         settle(ledger, "run", steps=2, early=True)
-    monkeypatch.setattr(admission, "why_whole", lambda history, run_id: None)
+    for room in (admission, continuation):
+        monkeypatch.setattr(room, "why_whole", lambda history, run_id: None)
     stopped(ledger)
     assert spent(ledger) < whole
 

@@ -1,6 +1,6 @@
 """A number per example of a split (its perplexity), in a file of its own beside the store.
 
-``training`` computes scores, with a model of public data; `selections` reads them. The file is an
+``training`` computes scores, with a model of public data; `selection` reads them. The file is an
 Arrow IPC file with one column ``score``, float32, one row per example, in the order of users and
 of examples within each; it names the content of the store that it belongs to. An erasure removes
 the files of scores of its store: they hold the person's, and no other state of it reads them.

@@ -62,7 +62,6 @@ META = "meta.json"
 GENERATIONS = "data"
 USERS = "users.arrow"
 TOKENIZER = "tokenizer.json"
-LEDGER, LEDGER_PLACE, LEDGER_RUNS = "ledger.jsonl", "ledger.json", "runs"
 PLACES = "places.jsonl"
 
 MIN_SEQ_LEN = 2

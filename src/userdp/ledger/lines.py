@@ -167,7 +167,7 @@ class Settle(RunLine):
     Args:
         steps: at most what it reserved.
         early: before its plan: nobody goes on with it.
-        whole: why a run that ended early costs its whole plan, see `admission.why_whole`; empty
+        whole: why a run that ended early costs its whole plan, see `continuation.why_whole`; empty
             where a filter counts ``steps`` only, and in a run's ledger.
     """
 

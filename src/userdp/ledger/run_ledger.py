@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 from userdp.core import files
 from userdp.core.errors import FailureError, UseError
 from userdp.ledger import journal
-from userdp.ledger.admission import why_whole
+from userdp.ledger.continuation import why_whole
 from userdp.ledger.counter import Counter
 from userdp.ledger.lines import Attempt, Begin, Chosen, Finish, Line, Open, ReleaseLoss, Settle
 from userdp.ledger.parts import Part, Unclaimed

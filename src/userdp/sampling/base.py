@@ -61,7 +61,7 @@ class Sampling(ABC):
 
     A subclass without fields of its own is a dataclass as it is.
 
-    Guarantee: the steps that `sampler` draws are dominated by `price`, for neighbouring data sets
+    Guarantee: the steps that `draws` gives are dominated by `price`, for neighbouring data sets
     of this ``adjacency``, provided that ``require_store`` accepts the store.
 
     Args:
@@ -172,4 +172,8 @@ class Sampling(ABC):
 
     @abstractmethod
     def draws(self, total: int, generator: np.random.Generator) -> Iterator[Indices]:
-        """For each step the numbers of the units drawn, ascending, each below ``total``."""
+        """For each step the numbers of the units drawn, ascending, each below ``total``.
+
+        Of a sampling that is priced, a step must be independent of those before it: a resumed run
+        begins anew, with another generator.
+        """

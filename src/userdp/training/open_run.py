@@ -42,7 +42,8 @@ from userdp.data.store_folder import remember
 from userdp.data.user_store import UserStore
 from userdp.gradients import Loss, causal_lm_loss
 from userdp.ledger import RunFolder, RunLedger, RunRecord, StoreLedger
-from userdp.ledger.admission import follow, require_last
+from userdp.ledger.admission import follow
+from userdp.ledger.continuation import require_last
 from userdp.ledger.lines import Begin, Charge, Finish, Open, Release, Settle, StoreLine, Trial
 from userdp.ledger.parts import Part, Unclaimed, of_run
 from userdp.ledger.run_folder import Resume, train_toml
