@@ -18,7 +18,7 @@ from typing import Any
 
 from userdp.claims import claim
 from userdp.claims.descent import bases_of, inherited_at, parts_of, payer_of, run_lineage
-from userdp.claims.lineage import Condition, ConditionKind, Lineage, of_parts
+from userdp.claims.lineage import ConditionKind, Lineage, about, of_parts
 from userdp.core import files
 from userdp.core.codec import encode
 from userdp.core.errors import FailureError, UseError
@@ -32,7 +32,7 @@ from userdp.ledger.run_ledger import is_finished
 from userdp.ledger.store_ledger import new_id
 from userdp.plans import PrivateSelection
 from userdp.sweeping.request import Candidate, SweepRequest, TuningMode
-from userdp.sweeping.sweep_folder import Begun, SweepFolder
+from userdp.sweeping.sweep_folder import SweepFolder
 from userdp.sweeping.trial_scores import (
     Score,
     behind,
@@ -136,16 +136,16 @@ def run_sweep(
     choose_device(device)
     folder, digest = SweepFolder(out), store.meta.content_sha256
     left = "between two steps: trials and scores that are finished are kept"
-    with told(left, resume=lambda: folder.begun, always=True):
+    with told(left, resume=folder.sweep.exists, always=True):
         if resume:
-            begun = folder.kept(request, digest)
+            folder.resume(request, digest)
         elif request is None:
             raise UseError("a new tuning needs its candidates", hint="give --plan and --tuning")
         else:
-            begun = folder.begin(request, digest)
+            folder.begin(request, digest)
         files.sweep(out)
         shown = progress or NoProgress()
-        return _Sweep(store=store, folder=folder, begun=begun, device=device, shown=shown).run()
+        return _Sweep(store=store, folder=folder, device=device, shown=shown).run()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -166,7 +166,6 @@ class _Sweep:
 
     store: UserStore
     folder: SweepFolder
-    begun: Begun
     device: str
     shown: Progress
     trials: dict[int, Trial] = field(default_factory=dict)
@@ -185,7 +184,7 @@ class _Sweep:
 
     def _planned(self) -> list[Trial]:
         """The trials, noted in the store's ledger before any of them runs."""
-        request, sweep_id = self.begun.request, self.begun.sweep_id
+        request, sweep_id = self.folder.begun.request, self.folder.begun.sweep_id
         base = lineage_of_model(self.store, name=request.candidates[0].config.model)
         if request.tuning is not None and base.parts and math.isinf(base.guarantee().epsilon):
             raise UseError(
@@ -249,13 +248,13 @@ class _Sweep:
                     progress=self.shown,
                 )
             model = read_model(str(run.model), store=self.store).to(choose_device(self.device))
-            split, batch = self.begun.request.split, candidate.config.micro_batch
+            split, batch = self.folder.begun.request.split, candidate.config.micro_batch
             losses = user_losses(model, self.store, split, batch=batch)
             self.folder.note(number, self._score(number, run, losses))
             return True
 
     def _score(self, number: int, run: RunFolder, losses: Any) -> Score:
-        request, store = self.begun.request, self.store
+        request, store = self.folder.begun.request, self.store
         if request.tuning is None:
             return exact_score(losses)
         price = {"epsilon": request.tuning.score_epsilon, "bound": request.loss_bound}
@@ -265,7 +264,7 @@ class _Sweep:
             # The first score of a trial that was scored before: nobody would pay for a second.
             answers = StoreLedger(store.path).append(drawn).answers
             return replace(score, value=answers[drawn.run_id])
-        subject = f"loss on {request.split}, sweep {self.begun.sweep_id} trial {number:03d}"
+        subject = f"loss on {request.split}, sweep {self.folder.begun.sweep_id} trial {number:03d}"
         lineage = run_lineage(RunRecord.read(run.path))
         # Every trial is scored, so that being scored is no choice.
         kept = (one for one in lineage.conditions if one.kind is not ConditionKind.CHOSEN)
@@ -274,9 +273,10 @@ class _Sweep:
 
     def _choose(self) -> Tuned:
         """Release the trial with the best score, the first of equal ones."""
-        request, store = self.begun.request, self.store.path
+        sweep_id, request = self.folder.begun.sweep_id, self.folder.begun.request
+        store = StoreLedger(self.store.path)
         if not self.trials:
-            return Tuned(request=request, store=store)
+            return Tuned(request=request, store=self.store.path)
         scores = self.folder.scores()
         values = {number: one.value for number, one in scores.items() if one.value is not None}
         ranked = sorted(values, key=lambda number: (-values[number], number))
@@ -285,19 +285,16 @@ class _Sweep:
         best = ranked[0]
         tuning, payer = request.tuning, None
         if tuning is not None:
-            choice = Choice(id=self.begun.sweep_id, tuning=tuning)
-            payer = payer_of(StoreLedger(store).history(), choice)
-        released, lineage = self.folder.release(best, self.begun, self._inherited(best), payer)
+            payer = payer_of(store.history(), Choice(id=sweep_id, tuning=tuning))
+        released, lineage = self.folder.release(best, self._inherited(best), payer)
         for weights in released:
-            StoreLedger(store).append(
-                lines.Release(run_id=self.begun.sweep_id, weights=weights, lineage=lineage.plain)
-            )
+            store.append(lines.Release(run_id=sweep_id, weights=weights, lineage=lineage.plain))
         told = []
         if not isinstance(request.tuning, PrivateSelection):
             told = [*ranked, *sorted(self.trials.keys() - values)]
         return Tuned(
             request=request,
-            store=store,
+            store=self.store.path,
             winner=self.folder.winner,
             score=scores[best],
             settings=self.trials[best].candidate.settings,
@@ -325,23 +322,22 @@ class _Sweep:
         began; the base of each trial, as it was known then; and all charges that no candidate's
         price holds: further charges of trials, and trials that were begun and thrown away.
         """
-        request, history = self.begun.request, StoreLedger(self.store.path).history()
-        begun, tuning = history.tunings[self.begun.sweep_id]
+        sweep_id, request = self.folder.begun.sweep_id, self.folder.begun.request
+        history = StoreLedger(self.store.path).history()
+        begun, tuning = history.tunings[sweep_id]
         lineage = inherited_at(history, begun)
         lineage += lineage_of_model(self.store, name=request.candidates[0].config.model)
         later = history.charged(after=begun)
         ours = [charge for charge in later if charge.constants in tuning.constants]
-        selection = history.charges.get(self.begun.sweep_id)  # which pays for all of its trials
-        for base in bases_of(history, [*ours, *filter(None, [selection])]):
-            lineage += base
+        # A private selection is one charge, under its own id, which pays for all of its trials.
+        selection = [charge for charge in later if charge.run_id == sweep_id]
+        lineage = sum(bases_of(history, [*ours, *selection]), lineage)
         folders = {number: self.folder.run(number).path for number in self.trials}
         runs = {number: RunRecord.read(folder).run_id for number, folder in folders.items()}
         unpaid = [charge for charge in ours if charge.run_id not in runs.values()]
-        if request.tuning is None:  # the others are in its condition
-            unpaid = [charge for charge in unpaid if charge.again == runs[winner]]
-        lineage += of_parts(parts_of(history, unpaid))
-        lineage = lineage.among(history.id, history.ids)
+        looks = []
         if request.tuning is None:
-            looked = Condition(kind=ConditionKind.LOOKS, told="tune")
-            lineage += Lineage(conditions=(looked,))
-        return lineage + lineage_of_text(self.store)
+            looks = ["tune"]  # a condition, which the other trials are in
+            unpaid = [charge for charge in unpaid if charge.again == runs[winner]]
+        lineage += of_parts(parts_of(history, unpaid), *about(ConditionKind.LOOKS, looks))
+        return lineage.among(history.id, history.ids) + lineage_of_text(self.store)

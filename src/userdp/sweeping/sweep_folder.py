@@ -16,6 +16,7 @@ import os
 import secrets
 import shutil
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import ClassVar
 
@@ -55,12 +56,13 @@ class SweepFolder:
         self.path = path
         self.sweep, self.winner = path / "tuning.json", path / "winner"
 
-    @property
-    def begun(self) -> bool:
-        """Whether a tuning has begun here."""
-        return self.sweep.exists()
+    @cached_property
+    def begun(self) -> Begun:
+        """The tuning that began here."""
+        values = files.read_json(self.sweep, what="a tuning")
+        return decode(Begun, values, what=f"the tuning in {self.sweep}")
 
-    def begin(self, request: SweepRequest, store_digest: str) -> Begun:
+    def begin(self, request: SweepRequest, store_digest: str) -> None:
         """Keep a new request.
 
         Raises:
@@ -68,28 +70,26 @@ class SweepFolder:
         """
         there = self.path.iterdir() if self.path.exists() else ()
         if any(not one.name.startswith(".") for one in there):
-            what = "there is a tuning" if self.begun else "there is something that is no tuning"
+            what = "a tuning" if self.sweep.exists() else "something that is no tuning"
             raise UseError(
-                f"{what} at {self.path} already: nothing of it is overwritten",
+                f"there is {what} at {self.path} already: nothing of it is overwritten",
                 hint="go on with a tuning with --resume, or choose another --out",
             )
         files.operator_folder(self.path)  # the caller may have made it, open to others
         begun = Begun(sweep_id=secrets.token_hex(8), store=store_digest, request=request)
         files.write_json(self.sweep, encode(begun), mode=files.OPERATOR_FILE)
-        return begun
 
-    def kept(self, request: SweepRequest | None, store_digest: str) -> Begun:
-        """The tuning that began here.
+    def resume(self, request: SweepRequest | None, store_digest: str) -> None:
+        """Hold the tuning that began here against a store, and a request where one is given.
 
         Raises:
             UseError: there is none, or it is on another store, or another request.
         """
-        if not self.begun:
+        if not self.sweep.exists():
             raise UseError(
                 f"there is no tuning at {self.path} to resume", hint="leave out --resume"
             )
-        values = files.read_json(self.sweep, what="a tuning")
-        begun = decode(Begun, values, what=f"the tuning in {self.sweep}")
+        begun = self.begun
         files.operator_folder(self.path)
         if begun.store != store_digest:
             raise UseError(
@@ -103,7 +103,6 @@ class SweepFolder:
                 "changes after a look at the first trials has no claim",
                 hint="give --resume without other options, or begin a new tuning",
             )
-        return begun
 
     def run(self, number: int) -> RunFolder:
         """The run of a trial, from 1."""
@@ -123,8 +122,8 @@ class SweepFolder:
         }
 
     def release(
-        self, number: int, begun: Begun, inherited: Lineage, payer: Part | None
-    ) -> tuple[tuple[str, ...], Lineage]:
+        self, number: int, inherited: Lineage, payer: Part | None
+    ) -> tuple[list[str], Lineage]:
         """Make ``winner/``, whole or not at all; twice does no harm.
 
         Guarantee: nothing in it tells how many trials there were: no time, mode, name or id of the
@@ -132,27 +131,20 @@ class SweepFolder:
 
         Args:
             number: of the trial that won.
-            begun: the tuning.
             inherited: what it descends from, itself left out.
             payer: what the winner claims; None where its choice is not private.
 
         Returns:
             The digests of the released weights and adapters, and what these descend from.
         """
-        winner = RunFolder(self.winner)
         if not self.winner.exists():
             with files.whole_folder(self.winner) as folder:
-                self._copy(self.run(number), RunFolder(folder), begun, inherited, payer)
-        lineage = run_lineage(RunRecord.read(winner.path))
-        return tuple(map(digest_of, _released(winner))), lineage
+                self._copy(self.run(number), RunFolder(folder), inherited, payer)
+        winner = RunRecord.read(self.winner)
+        return [digest_of(place) for place in _released(winner.folder)], run_lineage(winner)
 
     def _copy(
-        self,
-        run: RunFolder,
-        winner: RunFolder,
-        begun: Begun,
-        inherited: Lineage,
-        payer: Part | None,
+        self, run: RunFolder, winner: RunFolder, inherited: Lineage, payer: Part | None
     ) -> None:
         copy_released(run, winner)
         shutil.copyfile(run.plan, winner.plan)
@@ -161,8 +153,8 @@ class SweepFolder:
             run.ledger,
             winner.ledger,
             payer,
-            tuning_id=begun.sweep_id,
-            basis=begun.request.in_words,
+            tuning_id=self.begun.sweep_id,
+            basis=self.begun.request.in_words,
             lineage=inherited.plain,
         )
         lineage = run_lineage(RunRecord.read(winner.path))
