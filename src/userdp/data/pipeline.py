@@ -208,8 +208,9 @@ def _facts(source: Source, rule: SplitRule, tally: Tally) -> dict[str, Any]:
         "kind": source.kind,
         "public": source.public,
         "split": str(rule),
-        "user_is": user_is(source.kind, source.facts.get("fields", [])),
+        "user_is": user_is(source.kind, source.fields),
         "may_name_several": source.several_owners,
+        **({"fields": list(source.fields)} if source.fields else {}),
     }
     return with_lost({**facts, **source.facts}, tally.written_by)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -134,7 +134,7 @@ __all__ = [
 ]  # fmt: skip
 
 
-def user_is(kind: str, fields: list[str]) -> str | None:
+def user_is(kind: str, fields: Sequence[str]) -> str | None:
     """What names the users of a source, in words; None where a table does not tell its fields."""
     words = KINDS[kind].user_is if kind in KINDS else _FIELD
     if fields:

@@ -38,7 +38,7 @@ from jinja2 import TemplateError, TemplateSyntaxError
 from userdp.core.errors import UseError
 from userdp.core.files import read_json
 from userdp.data.records import MARKUP, TARGET, Drop
-from userdp.data.sources.parsing import Parser, Row, Table, record_of
+from userdp.data.sources.parsing import Row, Table, record_of
 from userdp.data.sources.source import Entry, InputOptions, SourceOptions
 
 _SHAREGPT = "conversations"
@@ -91,14 +91,7 @@ def as_conversations(table: Table, options: SourceOptions) -> Table:
         text, pieces = (written, None) if isinstance(written, Drop) else written
         return record_of(row.get(options.user), text, pieces=pieces)
 
-    parser = Parser(fields=fields, parse=parse)
-    return replace(
-        table,
-        kind="conversations",
-        parser=parser,
-        loss_mask=True,
-        facts={**table.facts, "fields": list(fields)},
-    )
+    return replace(table, kind="conversations", fields=fields, parse=parse, loss_mask=True)
 
 
 def is_conversation(fields: Collection[str], options: InputOptions) -> bool | None:

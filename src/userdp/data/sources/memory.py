@@ -70,14 +70,14 @@ def table_source(table: Any, options: SourceOptions, *, kind: str | None = None)
             f"a {type(table).__name__} is no table",
             hint="give a data set, a data frame, rows that are dicts, or the paths of files",
         )
-    parser = plain_parser(options)
+    fields, parse = plain_parser(options)
     source = Table(
         kind="memory",
         places=(table,),
         read=_rows,
-        parser=parser,
         several_owners=True,
-        facts={"fields": list(parser.fields)},
+        fields=fields,
+        parse=parse,
     )
     columns = {str(name) for name in column_names(table)}
     talks = kind == "conversations" or is_conversation(columns, options)

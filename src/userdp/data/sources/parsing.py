@@ -17,36 +17,25 @@ from userdp.data.sources.input_files import GENERATED
 from userdp.data.sources.source import Entry, InputOptions, Source, SourceOptions
 
 Row = dict[str, Any]
+Parse = Callable[[Row], Entry]
+"""Gives the record of a row, or why there is none."""
 UserOf = Callable[[str], bytes | Drop]
 """Makes the user of a field's value."""
 _PLACES_LOOKED_AT, _ROWS_LOOKED_AT = 32, 100
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Parser:
-    """Makes a record of a row.
-
-    Args:
-        fields: all fields that are looked at.
-        parse: gives the record of a row, or why there is none.
-    """
-
-    fields: tuple[str, ...]
-    parse: Callable[[Row], Entry]
-
-
 @dataclass(frozen=True, kw_only=True)
 class Table(Source):
-    """Rows, each of which a parser makes a record of.
+    """Rows, of each of which ``parse`` makes a record.
 
     ``read(place, fields, at)`` gives each row of a place as field to value, or why it is none;
     ``fields`` are those that are looked at, or None for all.
 
     Args:
-        parser: see there.
+        parse: see there.
     """
 
-    parser: Parser
+    parse: Parse
 
     def rows(self, progress: Progress, fields: tuple[str, ...] | None) -> Iterator[Row | Drop]:
         """The rows of all places."""
@@ -54,12 +43,11 @@ class Table(Source):
 
     def entries(self, progress: Progress) -> Iterator[Entry]:
         """The records of all rows; see `Source.entries`."""
-        parse = self.parser.parse
-        for row in self.rows(progress, self.parser.fields):
+        for row in self.rows(progress, self.fields):
             if isinstance(row, Drop):
                 yield row
                 continue
-            entry = parse(row)
+            entry = self.parse(row)
             if GENERATED in row and row[GENERATED] and not isinstance(entry, Drop):
                 model = row[GENERATED]
                 model = model.decode() if isinstance(model, bytes) else str(model)
@@ -76,16 +64,18 @@ class Table(Source):
 
     def advice(self) -> str:
         """The fields that are looked for, and those that are there; see `Source.advice`."""
-        wanted = ", ".join(map(repr, self.parser.fields))
+        wanted = ", ".join(map(repr, self.fields))
         there = dict.fromkeys(name for names in self.first_fields() for name in names)
         return (
             f"looked for the fields {wanted}; fields there: "
-            f"{_field_names(there, self.parser.fields)}. Name the right ones with --user and --text"
+            f"{_field_names(there, self.fields)}. Name the right ones with --user and --text"
         )
 
 
-def plain_parser(options: SourceOptions, user_of: UserOf | None = None) -> Parser:
-    """The parser of a field for the user, one for the text, perhaps one for the date.
+def plain_parser(
+    options: SourceOptions, user_of: UserOf | None = None
+) -> tuple[tuple[str, ...], Parse]:
+    """A field for the user, one for the text, perhaps one for the date; and how they are parsed.
 
     Args:
         options: which fields; the user's holds a string or a whole number, or a list of such: all
@@ -106,7 +96,7 @@ def plain_parser(options: SourceOptions, user_of: UserOf | None = None) -> Parse
         held_out = day is not None and is_from(row.get(options.date or ""), day)
         return record_of(row.get(options.user), row.get(options.text), held_out, user_of=user_of)
 
-    return Parser(fields=fields, parse=parse)
+    return fields, parse
 
 
 def record_of(

@@ -82,6 +82,7 @@ class Source:
         public: whether the text is public, so that nobody's privacy is at stake.
         several_owners: whether records may name `Record.owners`, to be settled by `ownership`.
         loss_mask: whether records have `Record.pieces`, so that the store has a loss mask.
+        fields: of a row that are looked at, the user's first; none where places have no rows.
         facts: what the store says of its origin; no text, no user ids, no paths. Of files their
             number and bytes (`files_facts`).
     """
@@ -92,6 +93,7 @@ class Source:
     public: bool = False
     several_owners: bool = False
     loss_mask: bool = False
+    fields: tuple[str, ...] = ()
     facts: Mapping[str, Any] = field(default_factory=dict)
 
     @property

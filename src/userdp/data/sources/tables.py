@@ -98,7 +98,7 @@ def open_tables(
     suffixes = (*(suffix for one in forms.values() for suffix in one.suffixes), *more)
     files = expand(paths, suffixes=suffixes, what=" or ".join(forms))
     kinds = sorted({form or _form_of(path) for path in files})
-    parser = plain_parser(options)
+    fields, parse = plain_parser(options)
 
     def rows(path: Path, fields: Fields, at: At) -> Iterator[Row | Drop]:
         return FORMS[form or _form_of(path)].rows(path, fields, options, at)
@@ -107,9 +107,10 @@ def open_tables(
         kind="+".join(kinds),
         places=files,
         read=rows,
-        parser=parser,
         several_owners=kinds != ["csv"],  # whose cells hold no lists
-        facts={"fields": list(parser.fields), **files_facts(files), **provenance(files)},
+        fields=fields,
+        parse=parse,
+        facts={**files_facts(files), **provenance(files)},
     )
 
 

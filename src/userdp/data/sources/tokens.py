@@ -18,7 +18,7 @@ import numpy as np
 
 from userdp.data.records import TARGET, Drop
 from userdp.data.sources.memory import table_source
-from userdp.data.sources.parsing import Parser, Row, Table, record_of
+from userdp.data.sources.parsing import Row, Table, record_of
 from userdp.data.sources.source import Entry, SourceOptions
 from userdp.data.tokenize import StoreTokenizer
 
@@ -69,10 +69,8 @@ def build(table: Any, *, user: str, labels: bool, vocab_size: int) -> Table:
         return record_of(row.get(user), text, pieces=pieces)
 
     fields = (user, IDS, *((LABELS,) if labels else ()), MASK)
-    parser = Parser(fields=fields, parse=parse)
     source = table_source(table, SourceOptions(user=user, text=IDS))
-    facts = {**source.facts, "fields": list(fields)}
-    return replace(source, kind="tokens", parser=parser, loss_mask=labels, facts=facts)
+    return replace(source, kind="tokens", fields=fields, parse=parse, loss_mask=labels)
 
 
 def _content(
