@@ -19,7 +19,7 @@ from papers.drawing import Figure, Row, draw_table, panels, save
 from userdp.core.errors import UseError
 from userdp.core.files import OPERATOR_FILE
 from userdp.data.arrow_files import members_of
-from userdp.data.exact_counts import describe, describe_counts
+from userdp.data.exact_counts import describe
 from userdp.data.example_scores import read_scores
 from userdp.data.overlap import OverlapCounts, OverlapRules, PrivateTexts, remove_overlap
 from userdp.data.selection import draw_rows, select_once
@@ -58,13 +58,13 @@ def charles_table_1(stores: Mapping[str, Path]) -> list[Row]:
         {
             "dataset": name,
             "split": split,
-            "examples": part.examples,
-            "users": part.users,
-            **{key: part.examples_per_user[key] for key in ("min", "median", "max")},
+            "examples": part["examples"],
+            "users": part["users"],
+            **{key: part["examples_per_user"][key] for key in ("min", "median", "max")},
         }
         for name, store in open_stores(stores).items()
         for split, part in describe(store)["splits"].items()
-        if part.users
+        if part["users"]
     ]
 
 
@@ -77,10 +77,10 @@ def chua_table_1(stores: Mapping[str, Path]) -> list[Row]:
         table.append(
             {
                 "dataset": name,
-                "training": train.examples,
-                "evaluation": sum(part.examples for part in splits.values()) - train.examples,
-                "average": train.mean_examples_per_user,
-                **{key: train.examples_per_user.get(key) for key in ("max", "min", "median")},
+                "training": train["examples"],
+                "evaluation": sum(part["examples"] for part in splits.values()) - train["examples"],
+                "average": train["mean_examples_per_user"],
+                **{key: train["examples_per_user"].get(key) for key in ("max", "min", "median")},
             }
         )
     return table
@@ -94,10 +94,7 @@ def histograms(stores: Mapping[str, Path]) -> list[Row]:
     return [
         {"dataset": name, "least": least, "most": most, "users": users}
         for name, store in open_stores(stores).items()
-        # tokens are not in the histogram
-        for least, most, users in describe_counts(
-            store.split(Split.TRAIN).counts, tokens=0
-        ).histogram
+        for least, most, users in describe(store)["splits"][Split.TRAIN]["histogram"]
     ]
 
 

@@ -106,8 +106,8 @@ def write_store(out: Path, *, held_out: bool = False) -> None:
                 lengths = np.full(count, LENGTH, dtype=np.int64)
                 kept = int(split is not Split.HELD_OUT_EXAMPLES)
                 writer.write(name, split, part, lengths, records=kept)
-            tally.read()
-            tally.store()
+            tally.records_read += 1
+            tally.records_stored += 1
         source = {"kind": "modules", "public": True}
         writer.finish(source=source, tally=tally)
 

@@ -14,15 +14,15 @@ def test_quantiles_and_histogram_are_those_of_the_sorted_counts(counts):
     found = describe_counts(np.array(counts), tokens=0)
     ordered = sorted(counts)
     for name, level in QUANTILES.items():
-        value = found.examples_per_user[name]
+        value = found["examples_per_user"][name]
         assert sum(count <= value for count in ordered) >= level * len(ordered) - 1e-9
         assert value == ordered[0] or sum(n < value for n in ordered) < level * len(ordered) + 1e-9
-    assert found.examples_per_user["max"] == ordered[-1]
-    for least, greatest, users in found.histogram:
+    assert found["examples_per_user"]["max"] == ordered[-1]
+    for least, greatest, users in found["histogram"]:
         assert users == sum(least <= count <= greatest for count in counts)
-    assert sum(users for *_, users in found.histogram) == len(counts)
+    assert sum(users for *_, users in found["histogram"]) == len(counts)
 
 
 def test_a_split_without_users_has_no_quantiles():
     empty = describe_counts(np.array([], dtype=np.int64), tokens=0)
-    assert (empty.users, empty.examples_per_user, empty.histogram) == (0, {}, ())
+    assert [empty[name] for name in ("users", "examples_per_user", "histogram")] == [0, {}, ()]

@@ -138,7 +138,7 @@ def write_copy(store: UserStore, people: People, out: Path) -> UserStore:
                 name, Split.TRAIN, rows.tokens, rows.lengths, targets=targets, records=len(rows)
             )
             tally.records_read += len(rows)
-            tally.store(len(rows))
+            tally.records_stored += len(rows)
         if not tally.records_stored:
             raise UseError("nobody is left for a run of the audit: the store is too small")
         writer.finish(source={"kind": "audit", "public": False}, tally=tally)

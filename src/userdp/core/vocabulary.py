@@ -167,6 +167,11 @@ def require_probability(name: str, value: float) -> float:
     return _within(name, value, 0 < value <= 1, "greater than 0 and at most 1")
 
 
+def require_fraction(name: str, value: float) -> float:
+    """``value`` as a float if 0 <= value <= 1, else `UseError`."""
+    return _within(name, value, 0 <= value <= 1, "a fraction from 0 to 1")
+
+
 def require_delta(value: float) -> float:
     """A target δ as a float if 0 < value < 1, else `UseError`."""
     return _within("delta", value, 0 < value < 1, "greater than 0 and less than 1")

@@ -9,7 +9,6 @@ is that of their Figure 10, over powers of two, both axes logarithmic.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -22,33 +21,12 @@ QUANTILES = {"min": 0.0, "p10": 0.1, "p25": 0.25, "median": 0.5, "p75": 0.75, "p
              "p99": 0.99, "max": 1.0}  # fmt: skip
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SplitStatistics:
-    """One split in numbers; operator-only.
-
-    Args:
-        users, examples, tokens: totals.
-        examples_per_user: quantile name (`QUANTILES`) to the least number of examples that at
-            least that part of the users do not exceed; empty without users.
-        mean_examples_per_user: None without users.
-        histogram: rows (least, greatest examples, users), over powers of two, up to the last
-            that has users.
-    """
-
-    users: int
-    examples: int
-    tokens: int
-    examples_per_user: dict[str, int]
-    mean_examples_per_user: float | None
-    histogram: tuple[tuple[int, int, int], ...]
-
-
 def describe(store: UserStore) -> dict[str, Any]:
     """The exact counts of ``store``. Reads the users' table, no tokens.
 
     Records, users, examples, tokens, and ``near_colliding_users`` as `user_ids.near_colliding`
-    counts; drops, ``seq_len`` and ``vocab_size``; and under ``splits`` the `SplitStatistics` by
-    name.
+    counts; drops, ``seq_len`` and ``vocab_size``; and under ``splits`` those of each split by its
+    name, see `describe_counts`.
     """
     meta = store.meta
     named = ("drops", "example_drops", "seq_len", "vocab_size")
@@ -64,23 +42,27 @@ def describe(store: UserStore) -> dict[str, Any]:
     }
 
 
-def describe_counts(counts: NDArray[np.int64], *, tokens: int) -> SplitStatistics:
-    """The statistics of one split, from its examples per user: int64 (users,), each >= 1.
+def describe_counts(counts: NDArray[np.int64], *, tokens: int) -> dict[str, Any]:
+    """The counts of one split, from its examples per user: int64 (users,), each >= 1.
 
-    >>> describe_counts(np.array([1, 2, 3, 40]), tokens=99).histogram
+    ``examples_per_user`` is of each of the `QUANTILES` the least number of examples that at least
+    that part of the users do not exceed; empty without users. ``histogram`` has rows of (least,
+    greatest examples, users), up to the last that has users.
+
+    >>> describe_counts(np.array([1, 2, 3, 40]), tokens=99)["histogram"]
     ((1, 1, 1), (2, 3, 2), (4, 7, 0), (8, 15, 0), (16, 31, 0), (32, 63, 1))
     """
     levels: list[float] = []
     if len(counts):
         levels = np.quantile(counts, [*QUANTILES.values()], method="inverted_cdf").tolist()
     bins = np.bincount(np.frexp(counts.astype(np.float64))[1] - 1)
-    return SplitStatistics(
-        users=len(counts),
-        examples=int(counts.sum()),
-        tokens=tokens,
-        examples_per_user=dict(zip(QUANTILES, map(int, levels), strict=False)),
-        mean_examples_per_user=float(counts.mean()) if len(counts) else None,
-        histogram=tuple(
+    return {
+        "users": len(counts),
+        "examples": int(counts.sum()),
+        "tokens": tokens,
+        "examples_per_user": dict(zip(QUANTILES, map(int, levels), strict=False)),
+        "mean_examples_per_user": float(counts.mean()) if len(counts) else None,
+        "histogram": tuple(
             (2**power, 2 ** (power + 1) - 1, int(users)) for power, users in enumerate(bins)
         ),
-    )
+    }

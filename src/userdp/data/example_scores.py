@@ -63,10 +63,7 @@ def read_scores(path: Path, store: UserStore, split: Split = Split.TRAIN) -> NDA
         UseError: the file is none of scores, or belongs to another store or split; scores of other
             text would choose the wrong examples.
     """
-    try:
-        scores, facts = _read(path)
-    except OSError as error:
-        raise UseError(f"cannot read the scores in {path}: {error.strerror}") from error
+    scores, facts = _read(path)
     if (facts[_CONTENT].decode(), facts[_SPLIT].decode()) != (store.meta.content_sha256, split):
         raise UseError(
             f"the scores in {path} are not those of split {split} of the store at {store.path}",
@@ -77,16 +74,18 @@ def read_scores(path: Path, store: UserStore, split: Split = Split.TRAIN) -> NDA
 
 def is_scores(path: Path) -> bool:
     """Whether a file of scores lies there, and not something else that was put there since."""
-    with suppress(UseError, OSError):
+    with suppress(UseError):
         _read(path)
         return True
     return False
 
 
 def _read(path: Path) -> tuple[NDArray[np.float32], dict[bytes, bytes]]:
-    """What a file of scores holds, and says of itself; see `read_arrow`."""
+    """What a file of scores holds, and says of itself; `UseError` if it cannot be read."""
     try:
         rows = read_arrow(path, _SCORES)
+    except OSError as error:
+        raise UseError(f"cannot read the scores in {path}: {kind_of(error)}") from error
     except UseError as error:
         raise UseError(f"{path} is not a file of scores: {error.message}") from error
     facts = dict(rows.schema.metadata or {})
@@ -101,7 +100,4 @@ def lineage_of_scores(path: Path) -> str:
     Raises:
         UseError: the file is none of scores.
     """
-    try:
-        return _read(path)[1][_LINEAGE].decode()
-    except OSError as error:
-        raise UseError(f"{path} is not a file of scores: {kind_of(error)}") from error
+    return _read(path)[1][_LINEAGE].decode()

@@ -108,7 +108,7 @@ def write_examples(
         tally.drop(Drop.TOO_SHORT, int((~whole).sum()))
         tally.drop(Drop.NO_ANSWER, int((whole & ~usable).sum()))
         tally.drop_examples(ExampleDrop.TOO_SHORT, int(cut.sum()))
-        tally.store(int(usable.sum()))
+        tally.records_stored += int(usable.sum())
         runs = run_starts(block.users)
         bounds = [*runs.tolist(), len(sizes)]
         users = block.users.take(pa.array(runs)).to_pylist()

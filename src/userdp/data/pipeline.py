@@ -12,11 +12,11 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from userdp.core.errors import FailureError, UseError, kind_of
 from userdp.core.stages import NoProgress, Progress
-from userdp.core.vocabulary import require_count
+from userdp.core.vocabulary import require_count, require_fraction
 from userdp.data.examples import ahead, first_parts, tokenized, write_examples
 from userdp.data.grouping import MEMORY_LIMIT, Grouping, GroupingEngine
 from userdp.data.meta import MAX_SEQ_LEN, MIN_SEQ_LEN, StoreMeta
@@ -24,13 +24,22 @@ from userdp.data.ownership import first_owner_facts, greedy_facts, settled
 from userdp.data.records import Record, Tally, in_blocks
 from userdp.data.sources import Source, user_is
 from userdp.data.sources.input_files import with_lost
-from userdp.data.splits import SplitRule, require_fraction
+from userdp.data.splits import SplitRule
 from userdp.data.store_folder import WORKING
 from userdp.data.tokenize import StoreTokenizer
 from userdp.data.writer import StoreWriter
 
 if TYPE_CHECKING:
     from userdp.data.spark import SparkGrouping
+
+
+class Stages(TypedDict, total=False):
+    """How the records of a source become examples; see `prepare_store`."""
+
+    split: SplitRule
+    engine: GroupingEngine
+    memory_limit: str
+    progress: Progress | None
 
 
 def prepare_store(
@@ -41,12 +50,9 @@ def prepare_store(
     seq_len: int = 128,
     held_out_users: float = 0.1,
     held_out_examples: float = 0.05,
-    split: SplitRule = SplitRule.HASH,
     records_per_user: int | None = None,
     overwrite: bool = False,
-    engine: GroupingEngine = GroupingEngine.DUCKDB,
-    memory_limit: str = MEMORY_LIMIT,
-    progress: Progress | None = None,
+    **stages: Unpack[Stages],
 ) -> StoreMeta:
     """Read ``source``, write the user store ``out``, return its facts.
 
@@ -63,13 +69,13 @@ def prepare_store(
         seq_len: most tokens of an example, 2 to 2**20.
         held_out_users: fraction of users, 0 to 1.
         held_out_examples: fraction of training users' records, 0 to 1; under ``HASH`` alone.
-        split: how a training user's records are split.
         records_per_user: what becomes of records with several owners: None gives each to its
             first owner; k keeps those of which each owner has at most k (see `ownership`).
         overwrite: replace the store at ``out``.
-        engine: what sorts the records; the store's content does not depend on it.
-        memory_limit: of the grouping stage, e.g. "1GB"; with Spark, of its driver.
-        progress: shows how far the work is; by default nothing does.
+        stages: ``split``, how a training user's records are split (by their hash); ``engine``, what
+            sorts the records (DuckDB; the store's content does not depend on it);
+            ``memory_limit`` of that stage, e.g. "1GB", with Spark of its driver; ``progress``,
+            which shows how far the work is.
 
     Raises:
         UseError: bad arguments or input, or nothing to store.
@@ -98,18 +104,10 @@ def prepare_store(
             overwrite=overwrite,
         ) as writer,
     ):
-        return _fill(writer, source, split, records_per_user, engine, memory_limit, progress)
+        return _fill(writer, source, records_per_user, **stages)
 
 
-def append_records(
-    source: Source,
-    store: Path,
-    *,
-    split: SplitRule = SplitRule.HASH,
-    engine: GroupingEngine = GroupingEngine.DUCKDB,
-    memory_limit: str = MEMORY_LIMIT,
-    progress: Progress | None = None,
-) -> StoreMeta:
+def append_records(source: Source, store: Path, **stages: Unpack[Stages]) -> StoreMeta:
     """Add the records of ``source`` to a store, for users it knows and for new ones.
 
     Token files are not rewritten; the cost follows what is new (and the number of users). The
@@ -121,10 +119,7 @@ def append_records(
     Args:
         source: see `userdp.data.sources`; of records with one owner.
         store: a store that has its user ids; readers and runs may have it open.
-        split: as in `prepare_store`.
-        engine: as there.
-        memory_limit: as there.
-        progress: as there.
+        stages: as in `prepare_store`.
 
     Raises:
         UseError: no store is there, it has no user ids, somebody else appends, or the source does
@@ -144,17 +139,18 @@ def append_records(
                 "loss would count other tokens than before",
                 hint="prepare a store of their own",
             )
-        return _fill(writer, source, split, None, engine, memory_limit, progress)
+        return _fill(writer, source, None, **stages)
 
 
 def _fill(
     writer: StoreWriter,
     source: Source,
-    split: SplitRule,
     bound: int | None,
-    engine: GroupingEngine,
-    memory_limit: str,
-    progress: Progress | None,
+    *,
+    split: SplitRule = SplitRule.HASH,
+    engine: GroupingEngine = GroupingEngine.DUCKDB,
+    memory_limit: str = MEMORY_LIMIT,
+    progress: Progress | None = None,
 ) -> StoreMeta:
     """All stages, from a source into a writer; ``bound`` is `prepare_store`'s records_per_user."""
     tally, rule, progress = Tally(), SplitRule(split), progress or NoProgress()

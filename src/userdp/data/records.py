@@ -183,7 +183,7 @@ class Tally:
     """Books of one `prepare`: what was read, stored and dropped.
 
     >>> tally = Tally()
-    >>> tally.records_read += 3; tally.drop(Drop.EMPTY_TEXT); tally.store(2)
+    >>> tally.records_read += 3; tally.records_stored += 2; tally.drop(Drop.EMPTY_TEXT)
     >>> tally.balance(); dict(tally.drops)
     {'empty text': 1}
     """
@@ -215,10 +215,6 @@ class Tally:
         """Count examples dropped from records that are stored."""
         if examples:
             self.example_drops[str(reason)] += examples
-
-    def store(self, records: int = 1) -> None:
-        """Count records stored."""
-        self.records_stored += records
 
     def balance(self) -> None:
         """Every record read is stored or dropped with a reason, else `FailureError`."""

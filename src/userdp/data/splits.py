@@ -14,7 +14,6 @@ from enum import StrEnum
 import numpy as np
 from numpy.typing import NDArray
 
-from userdp.core.errors import UseError
 from userdp.data.user_ids import uniform, uniforms
 
 
@@ -54,16 +53,6 @@ def first_part(records: int) -> int:
     [1, 1, 2, 32, 32, 32]
     """
     return min(32, -(-records // 10))
-
-
-def require_fraction(name: str, value: float) -> float:
-    """``value`` as a float if 0 <= value <= 1, else `UseError`."""
-    if not 0 <= value <= 1:
-        raise UseError(
-            f"{name} must be a fraction from 0 to 1, got {value!r}",
-            hint="0.1 holds one in ten out",
-        )
-    return float(value)
 
 
 def is_held_out_user(user: bytes, fraction: float) -> bool:

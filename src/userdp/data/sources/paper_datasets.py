@@ -153,7 +153,8 @@ def open_web(paths: list[str], options: SourceOptions, *, kind: str) -> Table:
     named = replace(options, user=options.url)
     # C4 names its files *.json.gz though they are JSON Lines.
     table = open_tables(paths, named, more=(".json", ".json.gz"))
-    return replace(table, kind=kind, parse=plain_parser(named, domain_of)[1])
+    _, parse = plain_parser(named, domain_of)
+    return replace(table, kind=kind, parse=parse)
 
 
 def is_c4(path: Path) -> bool:
