@@ -153,7 +153,7 @@ class FreshText:
         sides: of the members, and of the others.
     """
 
-    sides: tuple[Side, Side]
+    sides: tuple[Side, ...]
 
     def means(self, model: nn.Module, *, per_token: bool = False) -> NDArray[np.float64]:
         """float64 (people,), members first: the mean log p(x) of each one's examples or tokens."""
@@ -209,8 +209,7 @@ def fresh_text(store: UserStore) -> FreshText:
         counts = np.array([len(own) for own in kept], dtype=np.int64)
         examples = np.concatenate(kept)
         sides.append(Side(store.split(name), people, counts, examples))
-    members, others = sides
-    return FreshText((members, others))
+    return FreshText(tuple(sides))
 
 
 def fresh_examples(store: UserStore) -> dict[Split, list[NDArray[np.int64]]]:

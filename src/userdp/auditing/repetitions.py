@@ -27,7 +27,6 @@ import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from operator import itemgetter
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -185,23 +184,15 @@ def copy_half(store: UserStore, out: Path, number: int) -> UserStore:
     """
     train_part, others = store.split(Split.TRAIN), store.split(Split.HELD_OUT_USERS)
     fresh = fresh_examples(store)[Split.HELD_OUT_USERS]
-    people = [
-        (int(row), part, user, np.setdiff1d(np.arange(part.counts[user]), left_out[user]))
-        for part, left_out in ((train_part, [[]] * len(train_part.rows)), (others, fresh))
-        for user, row in enumerate(part.rows)
-    ]
     pair, second = divmod(number, 2)
-
-    def is_in(part: StoreSplit, user: int) -> bool:
-        coin = np.random.default_rng([*part.user_hashes[user].tolist(), pair, _SALT])
-        return bool(coin.random() < 0.5) != bool(second)
-
-    chosen = (
-        texts_of(part, user, examples)
-        for _, part, user, examples in sorted(people, key=itemgetter(0))
-        if is_in(part, user)
-    )
-    return write_copy(store, chosen, out)
+    chosen: dict[int, tuple[StoreSplit, int, NDArray[np.int64]]] = {}
+    for part, left_out in ((train_part, [[]] * len(train_part.rows)), (others, fresh)):
+        for user, row in enumerate(part.rows.tolist()):
+            coin = np.random.default_rng([*part.user_hashes[user].tolist(), pair, _SALT])
+            if (coin.random() < 0.5) != bool(second):
+                examples = np.setdiff1d(np.arange(part.counts[user]), left_out[user])
+                chosen[row] = part, user, examples
+    return write_copy(store, (texts_of(*chosen[row]) for row in sorted(chosen)), out)
 
 
 def _key(of: Repetition) -> str:

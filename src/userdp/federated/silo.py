@@ -180,7 +180,6 @@ class Silo:
         base = Lineage()  # of the first round's weights; a new model descends from nobody
         if isinstance(spec, LanguageModel):
             base = lineage_of_model(self.store, name=spec.model)
-        facts = {"federation": self.plan.digest, "silo": self.index}
         training = Training(
             model=self._model,
             optimizer=self._optimizer,
@@ -196,7 +195,7 @@ class Silo:
                 allow_large_delta=True,  # the plan's δ was judged for all silos together
                 unsafe_seeds=UnsafeSeeds(draws=self._unsafe_seed, noise=self._unsafe_seed),
             ),
-            facts=facts,
+            facts={"federation": self.plan.digest, "silo": self.index},
             base=base,
         )
         if isinstance(steps, Plan):

@@ -89,15 +89,14 @@ class SweepFolder:
             raise UseError(
                 f"there is no tuning at {self.path} to resume", hint="leave out --resume"
             )
-        begun = self.begun
         files.operator_folder(self.path)
-        if begun.store != store_digest:
+        if self.begun.store != store_digest:
             raise UseError(
                 f"the store is not the one that the tuning at {self.path} began with: its trials "
                 "could not be compared",
                 hint="resume with that store, or begin a new tuning",
             )
-        if request not in (None, begun.request):
+        if request not in (None, self.begun.request):
             raise UseError(
                 f"this is not what the tuning at {self.path} began with: a grid or a budget that "
                 "changes after a look at the first trials has no claim",
