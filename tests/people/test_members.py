@@ -40,18 +40,18 @@ def grown(tmp_path):
 
 def told(store, user):
     """The statement for a user: the names of releases, and its words."""
-    statement = userdp.members(store, user=user).statement
+    statement = userdp.members(store, user=user)["statement"]
     return [one.id for one in statement.releases], "\n".join(statement.lines())
 
 
 def test_each_user_pays_for_what_came_since_they_joined(grown):
     found = userdp.members(grown)
-    assert [(one["users"], one["charges"]) for one in found.joined] == [(6, 2), (1, 1), (1, 0)]
-    totals = [one["epsilon"] for one in found.joined]
+    assert [(one["users"], one["charges"]) for one in found["joined"]] == [(6, 2), (1, 1), (1, 0)]
+    totals = [one["epsilon"] for one in found["joined"]]
     assert totals == [pytest.approx(2 * EPSILON), pytest.approx(EPSILON), 0]
-    assert [tuple(one.values()) for one in found.charges] == [("first", 1), ("second", 2)]
+    assert [tuple(one.values()) for one in found["charges"]] == [("first", 1), ("second", 2)]
     reserve(StoreLedger(grown), "another store's", PLAN)
-    joined = userdp.members(grown).joined
+    joined = userdp.members(grown)["joined"]
     assert [one["charges"] for one in joined] == [3, 2, 1], "of an unknown state: everybody's"
 
 
@@ -68,7 +68,7 @@ def test_who_is_in_a_store_is_a_look_even_before_anything_was_charged(tmp_path, 
 def test_a_statement_names_what_the_text_was_in_the_store_for_and_bounds_it(grown):
     releases, said = told(grown, "late")
     assert releases == ["second"]
-    assert userdp.members(grown, user="late").statement.total.guarantee.epsilon == EPSILON
+    assert userdp.members(grown, user="late")["statement"].total.guarantee.epsilon == EPSILON
     for words in ("It was in the store for the following", "drawn in any step", "guesses right",
                   "cannot be called back"):  # fmt: skip
         assert words in said
@@ -80,7 +80,7 @@ def test_a_statement_names_what_the_text_was_in_the_store_for_and_bounds_it(grow
     assert "Nothing that its ledger holds was released" in told(grown, "last")[1]
     reserve(StoreLedger(grown), "plain", None, state=UserStore.open(grown).meta.state.id)
     assert "no bound, since it was made without privacy" in told(grown, "last")[1]
-    assert userdp.members(grown, user="last").statement.to_dict()["epsilon"] is None
+    assert userdp.members(grown, user="last")["statement"].to_dict()["epsilon"] is None
 
 
 @pytest.fixture
@@ -103,7 +103,7 @@ def test_somebody_held_out_was_in_no_training_but_in_what_may_be_about_anybody(h
     releases, said = told(store, name)
     assert releases == ["asked", "before", "chosen"]
     assert "does not train" in said
-    last = userdp.members(store, user=name).statement.releases[-1]
+    last = userdp.members(store, user=name)["statement"].releases[-1]
     assert last.claim.guarantee.epsilon == pytest.approx(selection.guarantee().epsilon)
 
 
@@ -122,14 +122,14 @@ def test_who_comes_after_an_erasure_may_have_been_there_before(grown):
     releases, said = told(grown, "late")
     assert releases == ["first", "second"]
     assert "may have been you" in said
-    assert [one["charges"] for one in userdp.members(grown).joined] == [2, 1, 0, 2]
+    assert [one["charges"] for one in userdp.members(grown)["joined"]] == [2, 1, 0, 2]
 
 
 def test_further_charges_of_a_run_are_one_release(tmp_path):
     store = prepared(corpus(3), tmp_path / "store", held_out_users=0)
     charge(store.path, "run")
     reserve(StoreLedger(store.path), "again", PLAN, again="run", state=store.meta.state.id)
-    (one,) = userdp.members(store, user="user000").statement.releases
+    (one,) = userdp.members(store, user="user000")["statement"].releases
     assert one.claim.guarantee.epsilon == pytest.approx(2 * EPSILON)
 
 
@@ -139,7 +139,7 @@ def test_somebody_leaves_a_store_that_was_never_charged(tmp_path):
     assert done.statement.releases == ()
     assert StoreLedger(store.path).history().lines == ()
     assert UserStore.open(store.path).user_ids() == [b"user000", b"user002"]
-    assert [one["epsilon"] for one in userdp.members(store).joined] == [0]
+    assert [one["epsilon"] for one in userdp.members(store)["joined"]] == [0]
 
 
 def test_the_command_prints_both(grown, capsys):

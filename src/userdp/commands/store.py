@@ -5,13 +5,12 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from userdp.accounting.filters import RenyiFilter
 from userdp.claims import claim as claim_at
-from userdp.commands.answers import INNER, Answer, folder_of
+from userdp.commands.answers import folder_of
 from userdp.commands.progress import shown
 from userdp.core.codec import encode, plain
 from userdp.core.errors import UseError
@@ -25,7 +24,7 @@ from userdp.ledger.lines import OpenBudget
 from userdp.ledger.run_ledger import end_early
 from userdp.ledger.store_ledger import new_id
 from userdp.people.erasure import Forgotten, forget_user
-from userdp.people.statements import Statement, intakes, state_number, statement_for
+from userdp.people.statements import intakes, state_number, statement_for
 from userdp.queries import DEFAULT_STATISTICS, release
 
 
@@ -164,31 +163,7 @@ def settle(run: str | os.PathLike[str]) -> dict[str, Any]:
     }
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Members(Answer):
-    """Who joined a store when, and what they were charged since; operator-only.
-
-    Args:
-        store: its folder.
-        operator_only: whether it is about everybody.
-        joined: for each state, from 1, the users who joined in it, and what they were charged.
-        charges: all that was charged, and the number of the state that the store was in; None where
-            that was not written, so that it counts for everybody.
-        statement: the statement for one person, if one was asked for.
-    """
-
-    store: Path
-    operator_only: bool | None = None
-    joined: tuple[dict[str, Any], ...] | None = None
-    charges: tuple[dict[str, Any], ...] | None = None
-    statement: Statement | None = field(default=None, metadata=INNER)
-
-
-def members(
-    store: str | os.PathLike[str],
-    *,
-    user: str | None = None,
-) -> Members:
+def members(store: str | os.PathLike[str], *, user: str | None = None) -> dict[str, Any]:
     """Say who was charged what, and what one person can be told.
 
     A claim holds for the users who were in the store when its run was opened; whoever joined later
@@ -204,6 +179,11 @@ def members(
         user: the id of the person who asks; - to read it from standard input, which unlike a
             command line stands neither in the list of processes nor in the shell's history.
 
+    Returns:
+        Operator-only: for each state, from 1, the users who ``joined`` in it, and what they were
+        charged; and all ``charges``, with the number of the state that the store was in, None where
+        that was not written, so that it counts for everybody. Of one person the ``statement``.
+
     Raises:
         UseError: no store is there, or nobody in it has this id.
     """
@@ -211,15 +191,15 @@ def members(
     ledger, name = StoreLedger(place), None if user is None else _person(user)
     ledger.look("members")  # that nobody has this id is an answer too
     if name is not None:
-        return Members(store=place, statement=statement_for(opened, name))
+        return {"store": place, "statement": statement_for(opened, name)}
     history = ledger.history()
     states = {one.run_id: state_number(opened, one) for one in history.charges.values()}
     charges = [
         {"id": run_id, "state": None if number is None else number + 1}
         for run_id, number in states.items()
     ]
-    joined = tuple(intakes(opened, history))
-    return Members(store=place, operator_only=True, joined=joined, charges=tuple(charges))
+    joined = [*intakes(opened, history)]
+    return {"store": place, "operator_only": True, "joined": joined, "charges": charges}
 
 
 def forget(
