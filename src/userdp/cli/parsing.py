@@ -44,7 +44,6 @@ _ABOUT = (
 )
 _SET = "a further setting, as SECTION.FIELD=VALUE"
 _OF_OTHER_TOOLS = {"--batch-size": "--micro-batch", "--lr": "--learning-rate"}
-_SEQUENCES = (Sequence, tuple)
 
 
 class Parser(argparse.ArgumentParser):

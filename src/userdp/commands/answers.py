@@ -1,6 +1,6 @@
 """What the commands return, and how a run is named.
 
-An answer is a frozen dataclass whose fields are the keys of ``--json``, or a dict of them.
+An answer is a dict, the object of ``--json``; or a dataclass that can do more, such as `to_pandas`.
 """
 
 from __future__ import annotations

@@ -4,49 +4,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from datetime import date
 from pathlib import Path
 from typing import Annotated, Any
 
-from userdp.claims import Claim
-from userdp.commands.answers import Answer, folder_of
+from userdp.commands.answers import folder_of
 from userdp.commands.arguments import refuse
 from userdp.core.files import OPERATOR_FILE, SHAREABLE_FILE, require_new, write_file
 from userdp.reporting.facts import About, Facts, read_runs, read_store_total
 from userdp.reporting.meaning import FALSE_ALARMS
 from userdp.reporting.operator_part import read_operator
 from userdp.reporting.page import compare, render_report, render_summary
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Reported(Answer):
-    """The files of a report, and their content in short.
-
-    Args:
-        report: the page, if one was asked for.
-        summary: the sheet, if one was asked for.
-        public: whether the page holds nothing that no epsilon covers.
-        runs: for each run its claim, and what it means for somebody who attacks the model.
-        comparable: whether all claims are of one unit and adjacency.
-        warnings: what to know when claims are compared.
-        store_total: the claim of the store's ledger, if it was asked for.
-    """
-
-    report: Path | None
-    summary: Path | None
-    public: bool
-    runs: tuple[dict[str, Any], ...]
-    comparable: bool
-    warnings: tuple[str, ...]
-    store_total: Claim | None
-
-    def rows(self) -> list[dict[str, Any]]:
-        """One for each run: its claim."""
-        return [{name: run[name] for name in _TOLD} for run in self.runs]
-
-
-_TOLD = ("run", "epsilon", "delta", "unit", "adjacency", "sampling", "steps", "standing")
 
 
 def report(
@@ -58,7 +27,7 @@ def report(
     store: str | Path | None = None,
     overwrite: bool = False,
     **about: Annotated[Any, About],
-) -> Reported:
+) -> dict[str, Any]:
     """Write a page on runs: claims, assumptions and curves.
 
     Epsilon is recomputed from each run's ledger, and by a second accountant. Several runs stand
@@ -78,6 +47,11 @@ def report(
         store: the store of these runs, to say what was charged on its people in total so far.
         overwrite: replace what lies at out and summary.
         about: fields of `userdp.reporting.facts.About`, such as ``organisation``.
+
+    Returns:
+        The files (``report``, ``summary``); of each of the ``runs`` its claim, and what it means
+        for somebody who attacks the model; whether all claims are ``comparable``, and ``warnings``
+        where they are not; ``store_total``, the claim of the store's ledger, if that was asked for.
 
     Raises:
         UseError: there is nothing to write, a run's ledger was edited, or the store is another.
@@ -113,15 +87,15 @@ def report(
         mode = SHAREABLE_FILE if public or path == sheet else OPERATOR_FILE
         write_file(path, text.encode(), mode=mode)
     comparison = compare(facts)
-    return Reported(
-        report=page,
-        summary=sheet,
-        public=public,
-        runs=tuple(map(_told, facts)),
-        comparable=comparison.comparable,
-        warnings=comparison.warnings,
-        store_total=total,
-    )
+    return {
+        "report": page,
+        "summary": sheet,
+        "public": public,
+        "runs": list(map(_told, facts)),
+        "comparable": comparison.comparable,
+        "warnings": comparison.warnings,
+        "store_total": total,
+    }
 
 
 def _told(run: Facts) -> dict[str, Any]:
