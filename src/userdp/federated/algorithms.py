@@ -14,10 +14,7 @@ from typing import ClassVar
 from userdp.accounting import gaussian_steps
 from userdp.accounting.implemented import implemented_epsilon
 from userdp.core.clip import Clip
-from userdp.core.errors import (
-    UseError,
-    one_of,
-)
+from userdp.core.errors import UseError, one_of
 from userdp.core.vocabulary import Adjacency, Guarantee, PrivacyUnit
 from userdp.noise import Gaussian
 from userdp.plans import Budget, Plan
@@ -104,15 +101,12 @@ class Algorithm:
             charged: steps of all silos that may hold one subject.
             most: steps of the silo that runs most.
         """
-        if self.for_one_item:
-            return replace(local, sampling=replace(local.sampling, group_size=1), steps=most)
-        return replace(local, steps=charged)
+        return _of_one_item(local, most) if self.for_one_item else replace(local, steps=charged)
 
-    def further_claims(self, local: Plan, *, charged: int, most: int) -> Iterator[Guarantee]:
-        """The claims for other units than subjects; see `budgeted` for the arguments."""
+    def further_claims(self, local: Plan, *, most: int) -> Iterator[Guarantee]:
+        """The claims for units that lie in one silo, which runs ``most`` steps at most."""
         if self.for_one_item:
-            claimed = self.budgeted(local, charged=charged, most=most).guarantee()
-            yield replace(claimed, unit=PrivacyUnit.LONE_ITEM)
+            yield replace(_of_one_item(local, most).guarantee(), unit=PrivacyUnit.LONE_ITEM)
         if self.for_silos:
             # The whole silo under replacement, with certainty: μ = 2 √steps / σ. Proposition 4, in
             # place of Marathe et al. 2023, Theorem 3.10.
@@ -130,6 +124,11 @@ class Algorithm:
                 adjacency=Adjacency.REPLACE,
                 accountant=bracket.accountant,
             )
+
+
+def _of_one_item(local: Plan, steps: int) -> Plan:
+    """The steps as they are for a subject who holds one item."""
+    return replace(local, sampling=replace(local.sampling, group_size=1), steps=steps)
 
 
 ALGORITHMS: dict[str, Algorithm] = {

@@ -206,8 +206,8 @@ class FederationPlan(Saved):
         """All claims: per subject; LocalItemDP per subject of one item; UserLDP per silo."""
         if not isinstance(self.local, Plan):
             return (self.guarantee(),)
-        steps = {"charged": self.charged_steps, "most": self.most_local_steps}
-        further = algorithm_of(self.algorithm).further_claims(self.local, **steps)
+        chosen = algorithm_of(self.algorithm)
+        further = chosen.further_claims(self.local, most=self.most_local_steps)
         return (self.guarantee(), *further)
 
 
