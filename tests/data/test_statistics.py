@@ -6,12 +6,12 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from userdp.data.exact_counts import QUANTILES, describe_counts
+from userdp.data.exact_counts import QUANTILES, per_user
 
 
 @given(st.lists(st.integers(1, 10_000), min_size=1, max_size=60))
 def test_quantiles_and_histogram_are_those_of_the_sorted_counts(counts):
-    found = describe_counts(np.array(counts), tokens=0)
+    found = per_user(np.array(counts))
     ordered = sorted(counts)
     for name, level in QUANTILES.items():
         value = found["examples_per_user"][name]
@@ -24,5 +24,5 @@ def test_quantiles_and_histogram_are_those_of_the_sorted_counts(counts):
 
 
 def test_a_split_without_users_has_no_quantiles():
-    empty = describe_counts(np.array([], dtype=np.int64), tokens=0)
-    assert [empty[name] for name in ("users", "examples_per_user", "histogram")] == [0, {}, ()]
+    empty = per_user(np.array([], dtype=np.int64))
+    assert [empty[name] for name in ("examples_per_user", "histogram")] == [{}, ()]

@@ -5,38 +5,25 @@ Every table of a store is one record batch, written once and synced.
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from userdp.core.errors import UseError, kind_of
+from userdp.core.files import OPERATOR_FILE, whole_file
 
 
-def write_table(
-    sink: IO[bytes], columns: Mapping[str, pa.Array], facts: Mapping[bytes, bytes] | None = None
-) -> None:
-    """One Arrow IPC file of one record batch; ``facts`` are about all of it."""
-    batch = pa.RecordBatch.from_pydict(columns, metadata=facts)
-    with pa.ipc.new_file(sink, batch.schema) as file:
-        file.write_batch(batch)
-
-
-def write_arrow(path: Path, columns: Mapping[str, pa.Array], mode: int = 0o644) -> None:
-    """`write_table` into a new file, synced."""
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
-    with os.fdopen(os.open(path, flags, mode), "wb") as file:
-        write_table(file, columns)
-        file.flush()
-        os.fsync(file.fileno())
+def write_arrow(path: Path, table: pa.RecordBatch) -> None:
+    """One Arrow IPC file of one record batch, for its operator; written whole or not at all."""
+    with whole_file(path, mode=OPERATOR_FILE) as sink, pa.ipc.new_file(sink, table.schema) as file:
+        file.write_batch(table)
 
 
 def read_arrow(path: Path, schema: pa.Schema) -> pa.RecordBatch:
-    """What `write_table` wrote, over a memory map: nothing is copied.
+    """What `write_arrow` wrote, over a memory map: nothing is copied.
 
     Guarantee: it has exactly these columns, within the bytes of the file: Arrow itself believes
     what a file says of its lengths, and reads beyond the end of one that was cut short.

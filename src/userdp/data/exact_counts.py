@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from userdp.data.splits import Split
 from userdp.data.user_store import UserStore
 
 QUANTILES = {"min": 0.0, "p10": 0.1, "p25": 0.25, "median": 0.5, "p75": 0.75, "p90": 0.9,
@@ -26,30 +25,30 @@ def describe(store: UserStore) -> dict[str, Any]:
 
     Records, users, examples, tokens, and ``near_colliding_users`` as `user_ids.near_colliding`
     counts; drops, ``seq_len`` and ``vocab_size``; and under ``splits`` those of each split by its
-    name, see `describe_counts`.
+    name, with those of `per_user`.
     """
     meta = store.meta
     named = ("drops", "example_drops", "seq_len", "vocab_size")
-    tokens = meta.totals["splits"]
+    splits = meta.totals["splits"]
     return {
         "operator_only": True,
         **meta.totals,
         **{name: getattr(meta, name) for name in named},
         "splits": {
-            str(name): describe_counts(store.split(name).counts, tokens=tokens[name]["tokens"])
-            for name in Split
+            name: {**totals, **per_user(store.split(name).counts)}
+            for name, totals in splits.items()
         },
     }
 
 
-def describe_counts(counts: NDArray[np.int64], *, tokens: int) -> dict[str, Any]:
-    """The counts of one split, from its examples per user: int64 (users,), each >= 1.
+def per_user(counts: NDArray[np.int64]) -> dict[str, Any]:
+    """How many examples the users of a split have: from int64 (users,), each >= 1.
 
     ``examples_per_user`` is of each of the `QUANTILES` the least number of examples that at least
     that part of the users do not exceed; empty without users. ``histogram`` has rows of (least,
     greatest examples, users), up to the last that has users.
 
-    >>> describe_counts(np.array([1, 2, 3, 40]), tokens=99)["histogram"]
+    >>> per_user(np.array([1, 2, 3, 40]))["histogram"]
     ((1, 1, 1), (2, 3, 2), (4, 7, 0), (8, 15, 0), (16, 31, 0), (32, 63, 1))
     """
     levels: list[float] = []
@@ -57,9 +56,6 @@ def describe_counts(counts: NDArray[np.int64], *, tokens: int) -> dict[str, Any]
         levels = np.quantile(counts, [*QUANTILES.values()], method="inverted_cdf").tolist()
     bins = np.bincount(np.frexp(counts.astype(np.float64))[1] - 1)
     return {
-        "users": len(counts),
-        "examples": int(counts.sum()),
-        "tokens": tokens,
         "examples_per_user": dict(zip(QUANTILES, map(int, levels), strict=False)),
         "mean_examples_per_user": float(counts.mean()) if len(counts) else None,
         "histogram": tuple(

@@ -18,8 +18,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from userdp.core.errors import UseError, kind_of
-from userdp.core.files import OPERATOR_FILE, whole_file
-from userdp.data.arrow_files import numbers, read_arrow, write_table
+from userdp.data.arrow_files import numbers, read_arrow, write_arrow
 from userdp.data.splits import Split
 from userdp.data.user_store import UserStore
 
@@ -51,9 +50,8 @@ def write_scores(
     if len(scores) != int(store.split(split).counts.sum()):
         raise UseError(f"another number of scores came for the examples of {split}")
     facts = {_CONTENT: store.meta.content_sha256, _SPLIT: str(split), _LINEAGE: lineage}
-    metadata = {key: value.encode() for key, value in facts.items()}
-    with whole_file(path, mode=OPERATOR_FILE) as sink:
-        write_table(sink, {"score": pa.array(scores, pa.float32())}, metadata)
+    columns = _SCORES.with_metadata({key: value.encode() for key, value in facts.items()})
+    write_arrow(path, pa.record_batch([pa.array(scores, pa.float32())], columns))
 
 
 def read_scores(path: Path, store: UserStore, split: Split = Split.TRAIN) -> NDArray[np.float32]:

@@ -301,10 +301,10 @@ class StoreWriter:
         self._take_over(len(self._old_ids))
         self._close_rows()
         self.close()
-        columns = {n: pa.concat_arrays([one[n] for one in self._tables]) for n in USERS.names}
-        write_arrow(self._place / layout.USERS, columns, 0o600)
+        columns = [pa.concat_arrays([one[n] for one in self._tables]) for n in USERS.names]
+        users = pa.record_batch(columns, USERS)
+        write_arrow(self._place / layout.USERS, users)
         write_file(self._place / layout.TOKENIZER, self.tokenizer.content)
-        users = pa.RecordBatch.from_pydict(columns, schema=USERS)
         totals = self._totals(users)
         self.meta = replace(
             meta,
