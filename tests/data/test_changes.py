@@ -30,6 +30,7 @@ from userdp.data.store_folder import changing, remember, remembered
 from userdp.data.tokenize import StoreTokenizer
 from userdp.data.user_store import UserStore
 from userdp.data.writer import StoreWriter, erase_user
+from userdp.ledger.run_folder import LEDGER
 
 OPTIONS = {"seq_len": 8, "held_out_users": 0.2, "held_out_examples": 0.2}
 
@@ -276,7 +277,7 @@ def test_only_a_store_is_overwritten_and_only_when_asked(tmp_path):
 
 def test_overwriting_keeps_the_privacy_ledger_as_the_same_file(tmp_path):
     store = prepared(corpus(2), tmp_path / "store")
-    ledger = store.path / layout.LEDGER
+    ledger = store.path / LEDGER
     ledger.write_text("one\n")
     with ledger.open("a") as running:  # a run that has the ledger open goes on writing
         prepared(corpus(3), tmp_path / "store", overwrite=True)
