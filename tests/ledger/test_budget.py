@@ -12,7 +12,7 @@ from userdp.claims import claim
 from userdp.core.errors import UseError
 from userdp.ledger import StoreLedger, admission, continuation
 from userdp.ledger.budget import overview
-from userdp.ledger.lines import OpenBudget
+from userdp.ledger.lines import Open, OpenBudget
 from userdp.sampling import FixedSizeUsers
 
 
@@ -100,7 +100,7 @@ def test_a_run_that_outputs_stopped_costs_its_attempts_whatever_is_looked_at_lat
     write(ledger, "look stats")
     assert spent(ledger) == own
     with pytest.raises(UseError, match="its steps are over"):
-        continuation.require_last(ledger.history(), "run", [])
+        ledger.append(Open(run_id="run", attempts=0, nonce="n"))
 
 
 WHOLE = {

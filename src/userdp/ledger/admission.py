@@ -67,8 +67,8 @@ def is_new(history: History, line: StoreLine) -> bool:
             raise UseError(f"{run_id} is already charged in {path}")
         case Trial():
             return _takes_its_slot(history, line)
-        case Open(run_id=run_id):
-            require_last(history, run_id, {line.after} - {""})
+        case Open():
+            require_last(history, line)
         case Settle(run_id=run_id):
             why = why_whole(history, run_id) if line.early and not line.whole else None
             if why and run_id not in history.settled:  # a look came while the run was stopped

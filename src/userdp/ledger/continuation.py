@@ -5,23 +5,18 @@ Of all folders of a run, copies and earlier states included, the one that was op
 
 from __future__ import annotations
 
-from collections.abc import Collection
-
 from userdp.core.errors import UseError
+from userdp.ledger.lines import Open
 from userdp.ledger.store_history import History
 
 
-def require_last(history: History, run_id: str, known: Collection[str]) -> None:
-    """`UseError` unless a run may go on in the folder that holds the nonces ``known``.
+def require_last(history: History, line: Open) -> None:
+    """`UseError` unless a run may go on in the folder that an opening is made in.
 
     Guarantee (invariant 12): of all folders of a run, the copies included, at most one is accepted
-    once `userdp.ledger.lines.Open` is written: the one that holds its nonce.
-
-    Args:
-        history: of the ledger that the run is charged in.
-        run_id: of the charge, or a trial's.
-        known: none if the folder was never opened.
+    once the opening is written: the one that holds its nonce.
     """
+    run_id = line.run_id
     ended, last = history.settled.get(run_id), history.openings.get(run_id)
     if ended is not None:
         how = "settled before its end" if ended.early else "finished"
@@ -30,7 +25,7 @@ def require_last(history: History, run_id: str, known: Collection[str]) -> None:
             "folder is of before that",
             hint="train again in another --out, with a plan and a budget of its own",
         )
-    if last.nonce not in known if last is not None else known:
+    if line.after != (last.nonce if last is not None else ""):
         raise UseError(
             f"the folder of run {run_id} is not the one that was opened last, as {history.path} "
             "says: it is a copy, or it or the store was put back to an earlier state. Going on "

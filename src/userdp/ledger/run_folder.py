@@ -12,7 +12,7 @@
                        where none computes what they do over their base
       operator.jsonl   0600: losses, norms, counts, times
       audit/           0700: what `userdp audit` found
-      resume.json      0600: the nonce of the opening to come, where the model of a run of
+      resume.json      0600: the opening to come, with its nonce; where the model of a run of
                        `make_private` was loaded from, and digests of what must not change; the
                        store's is an exact function of everybody's text, so that whoever holds it
                        could test a guess
@@ -33,6 +33,7 @@ from typing import Any
 from userdp.core import files
 from userdp.core.codec import decode
 from userdp.core.errors import UseError, in_short
+from userdp.ledger.lines import Open
 
 DIVERGED = "diverged"
 """The kind of the operator's line of a run whose released model computes NaN or infinities."""
@@ -47,8 +48,8 @@ class Resume:
 
     Args:
         run_id: of the run.
-        nonces: of the opening to come; and of the one before it, that the store knows.
-        charge: what pays for the steps to come; None before anything was written.
+        opening: the one to come, which the ledgers of the store and of the run may not know yet;
+            None before anything was written.
         store_path: where the store of the run's people lies.
         store_beside: the same, from the run's folder.
         state: the id of the store's state.
@@ -57,8 +58,7 @@ class Resume:
     """
 
     run_id: str
-    nonces: tuple[str, ...] = ()
-    charge: str | None = None
+    opening: Open | None = None
     store_path: str = ""
     store_beside: str = ""
     state: str = ""

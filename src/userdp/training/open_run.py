@@ -5,9 +5,9 @@ A kill between any two lines does no harm: resuming does again only what is not 
 1. The folder is locked, so that no two processes begin in it.
 2. The nonce of this opening is in the folder first, then in the store's ledger, then in the run's.
    A folder that holds the store's last nonce, as one to be written or as one that was, is the
-   folder that was opened last; a copy of it, or an earlier state, is refused. The nonce that the
-   store knows stays in the folder beside the new one, so that any number of openings may be killed
-   one after another.
+   folder that was opened last; a copy of it, or an earlier state, is refused. The folder keeps the
+   whole line of the opening, which names the one before it too, so that any number of openings may
+   be killed one after another.
 3. The store is charged before the run's ledger exists, so that no step can be taken whose plan the
    store does not know. A further charge (`PrivateOptions.charge_again`) is in the folder first, so
    that it is not made twice.
@@ -43,11 +43,9 @@ from userdp.data.user_store import UserStore
 from userdp.gradients import Loss, causal_lm_loss
 from userdp.ledger import RunFolder, RunLedger, RunRecord, StoreLedger
 from userdp.ledger.admission import follow
-from userdp.ledger.continuation import require_last
 from userdp.ledger.lines import Begin, Charge, Finish, Open, Release, Settle, StoreLine, Trial
 from userdp.ledger.parts import Part, Unclaimed, of_run
 from userdp.ledger.run_folder import Resume, train_toml
-from userdp.ledger.run_ledger import is_finished
 from userdp.ledger.store_history import History
 from userdp.ledger.store_ledger import new_id
 from userdp.plans import Plan
@@ -178,6 +176,7 @@ class OpenRun:
         store: the ledger of the store's people.
         steered: a loop of somebody's own takes the steps, and nobody has recorded its constants
             (the learning rate, say).
+        record: of the run's ledger before this opening; None where it has not begun.
         kept: what the folder keeps for resuming the run.
     """
 
@@ -196,15 +195,13 @@ class OpenRun:
             "plan": plan.digest if plan else "none",
             **({"slot that pays": of.slot} if of.slot else {}),
         }
-        if not of.resume:
-            self._require_unused()
-        new = Resume(run_id=new_id(), began=of.began)
-        self.kept = self._require_resumable() if of.resume else new
+        self.record = RunRecord.find(of.out)
+        self.kept = self._resumable() if of.resume else self._unused()
         self.run_id = self.kept.run_id
 
     def begin(self) -> None:
         """Write everything, in order."""
-        folder, kept, record = self.folder, self.kept, RunRecord.find(self.folder.path)
+        folder, kept, record = self.folder, self.kept, self.record
         files.sweep(folder.path)
         remember(self.people.path, folder.path)
         if not self.of.resume:
@@ -212,61 +209,69 @@ class OpenRun:
                 self.plan.save(folder.plan)
             if self.of.train is not None:
                 files.write_file(folder.train, train_toml(self.of.train).encode())
-        history, nonce = self.store.history(), new_id()
-        # The charge that pays for the steps to come; and what the run's own ledger holds: the
-        # attempts so far, and the nonce of the last opening.
-        charge, attempts, held = self.run_id, 0, list[str]()
+        charge = self.run_id  # it pays for the steps to come
         if record is not None:
-            charge, attempts = record.last_charge, record.attempts
-            held = [one.nonce for one in record.openings[-1:]]
-            if kept.charge not in (None, *record.charges):
-                charge, held = str(kept.charge), []  # a further charge that a kill left unfinished
+            charge = record.last_charge
+            if kept.opening is not None and kept.opening.run_id not in record.charges:
+                charge = kept.opening.run_id  # a further charge that a kill left unfinished
             elif self.of.options.charge_again:
-                charge, held = new_id(), []
-        opened = history.openings.get(charge)
-        # Only an opening that a kill left unfinished has more than one nonce that may be the last.
-        unfinished = opened is not None and list(kept.nonces[-1:]) != held
-        known = [*kept.nonces, *held] if unfinished else held
-        counter = self.store.counter(charge, begun=opened is not None)
+                charge = new_id()
+        counter = self.store.counter(charge, begun=charge in self.store.history().openings)
         try:
-            most = attempts + 1  # a kill loses one step at most
-            if opened is not None and [opened.nonce] != held:
-                most = opened.attempts  # an opening that a kill left unfinished has taken no step
-            if counter.attempts > most:
-                known = ["none: the run's ledger was put back to an earlier state"]
             self._require_nobody_erased()
+            history = self.store.history()  # no other process opens this charge from here on
+            opening = self._opening(history, charge, counted=counter.attempts)
+            lines = (*self.charges_of_plan(history, charge), opening)
             # Asked before anything is written here: what a copy holds must stay what it was, and a
             # folder whose charge is refused too.
-            require_last(self.store.history(), charge, known)
-            charges = self.charges_of_plan(history, charge)
-            follow(history, charges)
+            follow(history, lines)
             resume = replace(
                 kept,
-                nonces=(opened.nonce, nonce) if opened else (nonce,),
-                charge=charge,
+                opening=opening,
                 store_path=str(self.people.path.resolve()),
                 store_beside=os.path.relpath(self.people.path, folder.path),
                 state=self.people.meta.state.id,
                 digests=self.digests,
             )
             files.write_json(folder.resume, encode(resume), mode=files.OPERATOR_FILE)
-            self.store.append(*charges)
+            self.store.append(*lines)
             # After the charge: steps of which the store knows no charge are refused by everybody.
-            if record is not None and charge not in (self.run_id, *record.charges):
-                counter.count(max(0, attempts - counter.attempts))
-            opening = Open(
-                run_id=charge,
-                attempts=counter.attempts,
-                nonce=nonce,
-                after=opened.nonce if opened else "",
-                copied=history.copied,
-            )
-            self.store.append(opening)
+            counter.count(opening.attempts - counter.attempts)
             self.ledger = RunLedger(folder.ledger) if record else self._begin_ledger()
             self.ledger.open(opening, counter)
         except BaseException:
             counter.close()
             raise
+
+    def _opening(self, history: History, charge: str, *, counted: int) -> Open:
+        """The line of this opening, with the nonce by which this folder was opened last.
+
+        The store's ledger refuses an opening that names another nonce than its own last one.
+
+        Args:
+            history: of the store's ledger.
+            charge: the id of the charge.
+            counted: its attempts so far, over all folders.
+        """
+        record, kept, last = self.record, self.kept.opening, history.openings.get(charge)
+        openings, attempts = (record.openings, record.attempts) if record else ([], 0)
+        after = {one.run_id: one.nonce for one in openings}.get(charge, "")
+        most = attempts + 1  # a kill loses one step at most
+        # After a kill the folder keeps an opening that the run's ledger does not hold.
+        pending = set[str]()
+        if kept is not None and kept.nonce != after:
+            pending = {kept.after, kept.nonce} - {after}
+        if last is not None and last.nonce in pending:
+            after, most = last.nonce, last.attempts  # it has taken no step
+        if counted > most:
+            after = "none: the run's ledger was put back to an earlier state"
+        return Open(
+            run_id=charge,
+            attempts=max(attempts, counted),
+            nonce=new_id(),
+            after=after,
+            copied=history.copied,
+        )
 
     def _begin_ledger(self) -> RunLedger:
         """The run's ledger, with its first line."""
@@ -334,8 +339,8 @@ class OpenRun:
         )
         return (line,)
 
-    def _require_unused(self) -> None:
-        """`UseError` unless a new run may begin in the folder.
+    def _unused(self) -> Resume:
+        """The record of a new run; `UseError` unless one may begin in the folder.
 
         It may hold what a run left that was killed before it was charged.
         """
@@ -352,14 +357,15 @@ class OpenRun:
                 f"{folder.path} is not empty and holds no run: nothing of it is overwritten",
                 hint="choose another --out",
             )
+        return Resume(run_id=new_id(), began=self.of.began)
 
-    def _require_resumable(self) -> Resume:
+    def _resumable(self) -> Resume:
         """The record that an interrupted run left to go on by; `UseError` unless it is this run."""
         folder = self.folder
         if not folder.resume.exists():
             raise UseError(f"there is no interrupted run at {folder.path}", hint="begin a new one")
         kept = folder.read_resume()
-        if is_finished(folder.path):
+        if self.record is not None and self.record.finish is not None:
             # A kill may have come between the last line of the run and the store's.
             settle_finished(folder, self.store)
             raise UseError(
