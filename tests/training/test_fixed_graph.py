@@ -60,7 +60,7 @@ def first_sum(store, plan, out, monkeypatch):
         found.append(float(summed.value["weight"]))  # noise is added in place
         return summed
 
-    monkeypatch.setattr(steps_module, "engine_of", lambda model, name: watched)
+    monkeypatch.setattr(steps_module, "get_engine", lambda name: watched)
     how = {"out": out, "loss": signed_loss, "engine": "reference"}
     with private_run(model, sgd(model), store, plan, **how) as private:
         next(iter(private))

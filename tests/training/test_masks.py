@@ -49,7 +49,7 @@ def test_a_private_step_counts_the_marked_tokens_of_each_example_alone(
         seen.append(units)
         return honest(model, loss, units, **options)
 
-    monkeypatch.setattr(steps_module, "engine_of", lambda model, name: watched)
+    monkeypatch.setattr(steps_module, "get_engine", lambda name: watched)
     with begin(plan) as private:
         next(iter(private))
     (units,) = seen

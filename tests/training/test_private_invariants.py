@@ -75,7 +75,7 @@ def test_invariant_1_an_engine_of_greater_sensitivity_stops_the_run(begin, monke
     def unclipped(*arguments, l2_clip_norm, **options):
         return honest(*arguments, l2_clip_norm=l2_clip_norm * 10, **options)
 
-    monkeypatch.setattr(steps_module, "engine_of", lambda model, name: unclipped)
+    monkeypatch.setattr(steps_module, "get_engine", lambda name: unclipped)
     with begin() as private, pytest.raises(FailureError, match="sensitivity"):
         take(private)
     assert all(p.grad is None for p in private._of.model.parameters())

@@ -35,6 +35,7 @@ from numpy.typing import NDArray
 
 from userdp.auditing.membership import FreshText, fresh_examples
 from userdp.core import files
+from userdp.core.codec import digest
 from userdp.core.errors import UseError
 from userdp.core.stages import NoProgress, Progress
 from userdp.data.records import Tally
@@ -197,5 +198,5 @@ def copy_half(store: UserStore, out: Path, number: int) -> UserStore:
 
 def _key(of: Repetition) -> str:
     """Digest of everything that a reference's scores depend on; it names the file of the scores."""
-    whole = f"{of.store.meta.content_sha256} {of.plan} {of.config.digest}"
+    whole = f"{of.store.meta.content_sha256} {of.plan} {digest(of.config)}"
     return hashlib.sha256(whole.encode()).hexdigest()[:16]

@@ -99,11 +99,15 @@ class Collator:
         self.counts = self._split.counts
         by_user = plan.sampling.by_user
         if by_user and strategy.per_step_only:
-            self._drawn = partial(
-                draw_rows, strategy=strategy, group_size=self._group_size, seq_len=self._width
-            )
             seed = options.unsafe_seeds.draws
-            self._generator = secret_generator(None if seed is None else seed + 1)
+            self._drawn = partial(
+                draw_rows,
+                self._split,
+                generator=secret_generator(None if seed is None else seed + 1),
+                strategy=strategy,
+                group_size=self._group_size,
+                seq_len=self._width,
+            )
             self.counts = np.ones_like(self.counts)
         elif not by_user or strategy is not Strategy.RANDOM:
             self.counts, self._selection = select_once(
@@ -113,7 +117,7 @@ class Collator:
     def __call__(self, cohort: Cohort) -> Units:
         """The cohort's rows, one unit per drawn user (ULS) or example (ELS)."""
         if self._drawn is not None:
-            rows, offsets = self._drawn(self._split, cohort.users, self._generator)
+            rows, offsets = self._drawn(cohort.users)
             return Units.from_flat(
                 rows.tokens, rows.offsets, offsets, rows.targets, width=self._width
             )

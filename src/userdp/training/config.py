@@ -13,7 +13,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from userdp.core.codec import decode, digest, encode
+from userdp.core.codec import decode, encode
 from userdp.core.errors import UseError
 from userdp.core.vocabulary import require_count, require_positive
 from userdp.data.strategy import Strategy
@@ -270,11 +270,6 @@ class TrainConfig:
                 "evaluations on held-out users are exact numbers, and no_exact_log keeps none",
                 hint="leave evaluate_every out; `userdp evaluate --epsilon E` asks under DP",
             )
-
-    @property
-    def digest(self) -> str:
-        """SHA-256 of the canonical JSON: equal for equal configurations only."""
-        return digest(self)
 
 
 def train_config(values: Mapping[str, Any]) -> TrainConfig:

@@ -18,7 +18,6 @@ from userdp.ledger import RunFolder, RunRecord, StoreLedger
 from userdp.ledger.run_ledger import append_release
 from userdp.queries.comparison import DEFAULT_BOUND, release_losses
 from userdp.training.devices import AUTO, choose_device
-from userdp.training.model_origin import for_people_of
 from userdp.training.releasing import released_models
 from userdp.training.store_losses import evaluate, paired, perplexity, user_losses
 
@@ -168,7 +167,8 @@ def release_evaluation(
 def _claimed(run: RunRecord, store: UserStore) -> Lineage:
     """The lineage of a run's model; `UseError` if its exact weights have no price."""
     claimed = claim(run)
-    lineage = for_people_of(claimed.lineage, store)
+    history = StoreLedger(store.path).history()
+    lineage = claimed.lineage.among(history.id, history.ids)
     if not (claimed.finite and math.isfinite(lineage.guarantee().epsilon)):
         raise UseError(
             f"nothing is claimed of the model of {run.folder.path} ({claimed.composition}) for "

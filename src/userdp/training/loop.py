@@ -8,7 +8,7 @@ from pathlib import Path
 from torch import nn
 
 from userdp.core import interrupts
-from userdp.core.codec import encode
+from userdp.core.codec import digest, encode
 from userdp.core.errors import UseError
 from userdp.core.stages import NoProgress, Progress
 from userdp.data.splits import Split
@@ -151,7 +151,7 @@ def train(
                 charge_again=options.charge_again,
                 unsafe_seeds=unsafe_seeds,
             ),
-            identity={"model": digests.whole, "configuration": config.digest},
+            identity={"model": digests.whole, "configuration": digest(config)},
             facts={"base_model": facts},
             train={"learning": encode(config), "run": {"device": options.device}},
             base=base,

@@ -112,19 +112,18 @@ def lineage_of_model(
     """
     if name == NEW:
         return Lineage()
-    place = None if name is None else resolve(name)
     if model is None:
-        of = _subject(place or "", loaded=True)
+        of = _subject(resolve(name or ""), loaded=True)
     else:
-        of = subject_of(model, digests or digests_of(model), place)
+        of = _subject_of(model, digests or digests_of(model), name)
     return ancestry(of, StoreLedger(store.path))
 
 
-def subject_of(model: nn.Module, digests: ModelDigests, loaded_from: str | None = None) -> Subject:
+def _subject_of(model: nn.Module, digests: ModelDigests, loaded_from: str | None) -> Subject:
     """A model in memory by its digests, for `userdp.claims.weights.ancestry`."""
     inner: Any = uncompiled(model)
     loaded = loaded_from is not None
-    name = noted_place(inner) if loaded_from is None else loaded_from
+    name = noted_place(inner) if loaded_from is None else resolve(loaded_from)
     # No process holds all weights of a sharded model, so that it has no digest here.
     if any(map(is_sharded, model.parameters())):
         return _subject(name, loaded=loaded)
@@ -144,13 +143,6 @@ def subject_of(model: nn.Module, digests: ModelDigests, loaded_from: str | None 
 def _subject(name: str, weights: str | None = None, *, loaded: bool = False) -> Subject:
     called = "the bundled model" if Path(name) == BASE_MODEL else ""
     return Subject(name=name, weights=weights, loaded=loaded, called=called)
-
-
-def for_people_of(lineage: Lineage, store: UserStore) -> Lineage:
-    """A lineage as it is for the people of ``store``; see `Lineage.among`."""
-    ledger = StoreLedger(store.path)
-    history = ledger.history()
-    return lineage.among(history.id, history.ids)
 
 
 def lineage_of_text(store: UserStore) -> Lineage:

@@ -258,10 +258,8 @@ class OpenRun:
         after = {one.run_id: one.nonce for one in openings}.get(charge, "")
         most = attempts + 1  # a kill loses one step at most
         # After a kill the folder keeps an opening that the run's ledger does not hold.
-        pending = set[str]()
-        if kept is not None and kept.nonce != after:
-            pending = {kept.after, kept.nonce} - {after}
-        if last is not None and last.nonce in pending:
+        keeps = [kept.nonce, kept.after] if kept else []
+        if last is not None and last.nonce in keeps and after not in (last.nonce, keeps[0]):
             after, most = last.nonce, last.attempts  # it has taken no step
         if counted > most:
             after = "none: the run's ledger was put back to an earlier state"

@@ -17,7 +17,6 @@ from userdp.core.vocabulary import require_count
 from userdp.gradients import (
     ClippedSum,
     ClipRule,
-    Engine,
     Units,
     get_engine,
     trainable_parameters,
@@ -111,8 +110,8 @@ class StepMechanism:
         expected = plan.denominator * self.rows_of_a_unit / world.size
         fewest = max(self.rows_of_a_unit, math.ceil(expected / _FILLED))
         self.micro_batch = min(require_count("micro_batch", of.micro_batch), fewest)
-        self.engine = engine_of(of.model, of.options.engine)
         self.sharded = bool(sharded_parts(of.model))
+        self.engine = sharded.clipped_sum if self.sharded else get_engine(of.options.engine)
         self.scattered = any(map(is_sharded, trainable_parameters(of.model).values()))
         self.count_noise_std = plan.count_noise_std
         self.clip_at(plan.clip.l2_norm)
@@ -169,8 +168,8 @@ class StepMechanism:
         seed = self._seeds.noise
         key = None if seed is None else f"{seed}/process {self.world.rank}/step {number}"
         with secret_randomness(key):
-            units = self.collator(mine).to(self.device)
-            summed = self.engine(self._of.model, self._of.loss, units, **self.clipping())
+            units = self.collator(mine)
+            summed = self.clip(units)
         summed, rows = self.dealing.together(summed, len(units.lengths), scattered=self.scattered)
         if not summed.sensitivity <= self.l2_clip_norm:
             raise FailureError(
@@ -250,11 +249,6 @@ def set_gradients(model: nn.Module, value: Mapping[str, Tensor], *, denominator:
     """
     for name, parameter in trainable_parameters(model).items():
         parameter.grad = like(parameter, (value[name] / denominator).to(parameter.dtype))
-
-
-def engine_of(model: nn.Module, name: str) -> Engine:
-    """The engine of that name; for a sharded model the engine of sharded models."""
-    return sharded.clipped_sum if sharded_parts(model) else get_engine(name)
 
 
 def device_of(model: nn.Module) -> torch.device:
