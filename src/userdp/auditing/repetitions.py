@@ -38,10 +38,11 @@ from userdp.core import files
 from userdp.core.codec import digest
 from userdp.core.errors import UseError
 from userdp.core.stages import NoProgress, Progress
+from userdp.data.contents import TokenRows
 from userdp.data.records import Tally
 from userdp.data.splits import Split
 from userdp.data.tokenize import StoreTokenizer
-from userdp.data.user_store import StoreSplit, TokenRows, UserStore
+from userdp.data.user_store import StoreSplit, UserStore
 from userdp.data.writer import StoreWriter
 from userdp.plans import Plan
 from userdp.training.causal_models import read_model

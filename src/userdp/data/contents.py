@@ -2,7 +2,7 @@
 
 ``users.arrow`` has a row for each user, in the order of their ids' bytes, of the columns `USERS`.
 A split's examples lie in plain files of numbers, user after user in the same order: all tokens one
-after another, and where each example begins among them (`Examples`). So a user's examples of a
+after another, and where each example begins among them (`TokenRows`). So a user's examples of a
 split are consecutive, and nothing but their number is needed to find them.
 
 **The content hash** is that of users, splits and tokens. Each (user, split) has a *chain* over its
@@ -54,18 +54,31 @@ the number of the store's state in which the user joined."""
 
 
 @dataclass(frozen=True, slots=True)
-class Examples:
-    """The examples of a split, over memory maps.
+class TokenRows:
+    """Rows of tokens of unequal length: all examples of a split, over memory maps, or some copied.
 
     Args:
         tokens: uint16 or uint32, flat.
-        offsets: int64 (examples + 1,): where each example begins among the tokens.
-        targets: uint8, parallel to ``tokens``; None where the store has no loss mask.
+        offsets: int64 (rows + 1,); row r is ``tokens[offsets[r]:offsets[r + 1]]``.
+        targets: bool, parallel to ``tokens``: which of them the loss counts; None where the store
+            has no loss mask, so that every token but a row's first is a target.
     """
 
     tokens: NDArray[Any]
     offsets: NDArray[np.int64]
-    targets: NDArray[np.uint8] | None
+    targets: NDArray[np.bool_] | None = None
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    @property
+    def lengths(self) -> NDArray[np.int64]:
+        """Tokens of each row; int64, (rows,)."""
+        return np.diff(self.offsets)
+
+    def row(self, row: int) -> NDArray[Any]:
+        """The tokens of one row."""
+        return self.tokens[self.offsets[row] : self.offsets[row + 1]]
 
     @classmethod
     def open(cls, folder: Path, split: Split, meta: StoreMeta) -> Self:
@@ -88,7 +101,7 @@ class Examples:
 def _kinds(meta: StoreMeta) -> dict[str, str]:
     """The files of a split, and the type of the numbers in each."""
     kinds = {"tokens": meta.token_dtype, "offsets": "<i8"}
-    return {**kinds, "targets": "u1"} if meta.loss_mask else kinds
+    return {**kinds, "targets": "?"} if meta.loss_mask else kinds
 
 
 def _mapped(file: Path, kind: str) -> NDArray[Any]:
@@ -100,7 +113,7 @@ def _mapped(file: Path, kind: str) -> NDArray[Any]:
 
 
 class ExampleFiles:
-    """The files of a split, while they are written; what `Examples` reads.
+    """The files of a split, while they are written; what `TokenRows.open` reads.
 
     Args:
         folder: of the new generation.
@@ -119,9 +132,9 @@ class ExampleFiles:
         self._write(offsets=np.zeros(1))
 
     def add(
-        self, tokens: NDArray[Any], lengths: NDArray[np.int64], targets: NDArray[np.uint8] | None
+        self, tokens: NDArray[Any], lengths: NDArray[np.int64], targets: NDArray[Any] | None
     ) -> None:
-        """Write examples behind those that were written; see `Examples`."""
+        """Write examples behind those that were written."""
         self._write(tokens=tokens, offsets=self.tokens + np.cumsum(lengths), targets=targets)
         self.tokens += len(tokens)
 

@@ -38,8 +38,9 @@ from numpy.typing import ArrayLike, NDArray
 from userdp.core.errors import UseError
 from userdp.core.vocabulary import require_count
 from userdp.data.arrow_files import ends_of, members_of
+from userdp.data.contents import TokenRows
 from userdp.data.strategy import Strategy
-from userdp.data.user_store import StoreSplit, TokenRows, require_places
+from userdp.data.user_store import StoreSplit, require_places
 
 _BLOCK = 2**21
 """About so many examples are ranked at once."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,38 +11,10 @@ from numpy.typing import ArrayLike, NDArray
 from userdp.core.errors import UseError
 from userdp.data import meta as layout
 from userdp.data.arrow_files import ends_of, numbers, pieces, read_arrow
-from userdp.data.contents import USERS, Examples
+from userdp.data.contents import USERS, TokenRows
 from userdp.data.meta import StoreMeta, read_meta
 from userdp.data.splits import Split
 from userdp.data.store_folder import finish_erasure
-
-
-@dataclass(frozen=True, slots=True)
-class TokenRows:
-    """Rows of tokens of unequal length.
-
-    Args:
-        tokens: uint16 or uint32, flat.
-        offsets: int64 (rows + 1,); row r is ``tokens[offsets[r]:offsets[r + 1]]``.
-        targets: bool, parallel to ``tokens``: which of them the loss counts; None where the store
-            has no loss mask, so that every token but a row's first is a target.
-    """
-
-    tokens: NDArray[Any]
-    offsets: NDArray[np.int64]
-    targets: NDArray[np.bool_] | None = None
-
-    def __len__(self) -> int:
-        return len(self.offsets) - 1
-
-    @property
-    def lengths(self) -> NDArray[np.int64]:
-        """Tokens of each row; int64, (rows,)."""
-        return np.diff(self.offsets)
-
-    def row(self, row: int) -> NDArray[Any]:
-        """The tokens of one row."""
-        return self.tokens[self.offsets[row] : self.offsets[row + 1]]
 
 
 class UserStore:
@@ -65,7 +36,7 @@ class UserStore:
         self.path, self.meta = path, meta
         # All files are mapped at once: a later change removes them.
         self.table = read_arrow(path / meta.folder / layout.USERS, USERS)
-        self.examples = {split: Examples.open(path / meta.folder, split, meta) for split in Split}
+        self.examples = {split: TokenRows.open(path / meta.folder, split, meta) for split in Split}
 
     def __fspath__(self) -> str:
         return str(self.path)
@@ -165,7 +136,7 @@ class StoreSplit:
     def __init__(
         self,
         name: Split,
-        held: Examples,
+        held: TokenRows,
         counts: NDArray[np.int64],
         hashes: NDArray[np.uint64],
     ) -> None:
@@ -229,7 +200,7 @@ class StoreSplit:
 
     def _copy(self, begins: NDArray[np.int64], lengths: NDArray[np.int64]) -> TokenRows:
         marks = self._held.targets
-        targets = None if marks is None else pieces(marks, begins, lengths).view(np.bool_)
+        targets = None if marks is None else pieces(marks, begins, lengths)
         return TokenRows(pieces(self._held.tokens, begins, lengths), ends_of(lengths), targets)
 
 
