@@ -25,7 +25,7 @@ from userdp.data.pipeline import prepare_store
 from userdp.data.sources import open_source
 from userdp.data.sources.source import Source, SourceOptions
 from userdp.data.splits import Split
-from userdp.data.tokenize import StoreTokenizer
+from userdp.data.store_tokenizer import StoreTokenizer
 from userdp.data.user_store import UserStore
 from userdp.gradients import Units, causal_lm_loss
 from userdp.training.causal_models import BASE_MODEL, read_model

@@ -20,7 +20,7 @@ from userdp.core.environment import library
 from userdp.core.errors import UseError
 from userdp.core.vocabulary import require_count, require_positive
 from userdp.data.records import Record
-from userdp.data.tokenize import StoreTokenizer
+from userdp.data.store_tokenizer import StoreTokenizer
 from userdp.federated.federation_plan import ModelSpec
 from userdp.federated.silo import build_model
 from userdp.gradients import Loss

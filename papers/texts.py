@@ -24,8 +24,8 @@ from userdp.data.example_scores import read_scores
 from userdp.data.overlap import OverlapCounts, OverlapRules, PrivateTexts, remove_overlap
 from userdp.data.selection import draw_rows, select_once
 from userdp.data.splits import Split
+from userdp.data.store_tokenizer import StoreTokenizer
 from userdp.data.strategy import Strategy
-from userdp.data.tokenize import StoreTokenizer
 from userdp.data.user_store import UserStore
 from userdp.ledger import StoreLedger
 

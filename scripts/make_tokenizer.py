@@ -20,7 +20,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, 
 from userdp.core.stages import NoProgress
 from userdp.data.records import Tally
 from userdp.data.sources import open_source
-from userdp.data.tokenize import BUNDLED_TOKENIZER
+from userdp.data.store_tokenizer import BUNDLED_TOKENIZER
 
 END_OF_TEXT = "<|endoftext|>"
 

@@ -23,7 +23,7 @@ def prepare_child(path: str, out: str) -> None:
     from userdp.data.grouping import Grouping
     from userdp.data.pipeline import prepare_store
     from userdp.data.sources import open_source
-    from userdp.data.tokenize import StoreTokenizer
+    from userdp.data.store_tokenizer import StoreTokenizer
     from userdp.data.writer import StoreWriter
 
     clock = Clock()

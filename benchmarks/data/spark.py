@@ -32,7 +32,7 @@ def spark_child(path: str, out: str, engine: str) -> None:
     from userdp.data.grouping import GroupingEngine
     from userdp.data.pipeline import prepare_store
     from userdp.data.sources import open_source
-    from userdp.data.tokenize import StoreTokenizer
+    from userdp.data.store_tokenizer import StoreTokenizer
 
     seconds: dict[str, float] = {}
     spark: dict[str, float] = {"cpu_seconds": 0.0, "java_peak_rss_gb": 0.0}

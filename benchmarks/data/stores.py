@@ -19,7 +19,7 @@ def write_store(path: Path, counts: NDArray[np.int64], length: int) -> Any:
     """A store of random tokens; every example has ``length``."""
     from userdp.data.records import Tally
     from userdp.data.splits import Split
-    from userdp.data.tokenize import StoreTokenizer
+    from userdp.data.store_tokenizer import StoreTokenizer
     from userdp.data.user_store import UserStore
     from userdp.data.writer import StoreWriter
 

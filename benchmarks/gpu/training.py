@@ -30,7 +30,7 @@ from papers.plans import plan_of_size
 from userdp.claims import claim
 from userdp.data.records import Tally
 from userdp.data.splits import Split
-from userdp.data.tokenize import StoreTokenizer
+from userdp.data.store_tokenizer import StoreTokenizer
 from userdp.data.user_store import UserStore
 from userdp.data.writer import StoreWriter
 from userdp.plans import Plan

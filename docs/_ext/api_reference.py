@@ -28,7 +28,7 @@ PACKAGES = (
     "userdp.data.pipeline",
     "userdp.data.user_store",
     "userdp.data.writer",
-    "userdp.data.tokenize",
+    "userdp.data.store_tokenizer",
     "userdp.data.strategy",
     "userdp.data.sources",
     "userdp.gradients",

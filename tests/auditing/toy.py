@@ -16,7 +16,7 @@ from userdp.auditing.observer import watch
 from userdp.auditing.repetitions import Repetition
 from userdp.core.stages import NoProgress
 from userdp.data.pipeline import prepare_store
-from userdp.data.tokenize import StoreTokenizer
+from userdp.data.store_tokenizer import StoreTokenizer
 from userdp.data.user_store import UserStore
 from userdp.gradients import NoiseSource
 from userdp.training.config import OptimizerName, TrainConfig

@@ -18,7 +18,7 @@ from userdp.data.records import Record
 from userdp.data.selection import select_once
 from userdp.data.sources.source import Source
 from userdp.data.splits import Split
-from userdp.data.tokenize import StoreTokenizer
+from userdp.data.store_tokenizer import StoreTokenizer
 from userdp.data.user_store import StoreSplit, UserStore
 
 WORDS = [

@@ -27,7 +27,7 @@ from userdp.data.pipeline import append_records, prepare_store
 from userdp.data.records import TARGET, Record, Tally
 from userdp.data.splits import Split
 from userdp.data.store_folder import changing, remember, remembered
-from userdp.data.tokenize import StoreTokenizer
+from userdp.data.store_tokenizer import StoreTokenizer
 from userdp.data.user_store import UserStore
 from userdp.data.writer import StoreWriter, erase_user
 from userdp.ledger.run_folder import LEDGER

@@ -16,7 +16,7 @@ from userdp.data.arrow_files import members_of
 from userdp.data.pipeline import append_records, prepare_store
 from userdp.data.records import TARGET, Drop, ExampleDrop, Record, Tally
 from userdp.data.sources import SourceOptions, open_source
-from userdp.data.tokenize import StoreTokenizer
+from userdp.data.store_tokenizer import StoreTokenizer
 from userdp.data.user_store import UserStore
 
 TOKENIZER = StoreTokenizer.load()

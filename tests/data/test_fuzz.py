@@ -19,7 +19,7 @@ from userdp.core.errors import FailureError, UseError
 from userdp.data.grouping import Grouping
 from userdp.data.pipeline import prepare_store
 from userdp.data.sources import SourceOptions, open_source
-from userdp.data.tokenize import StoreTokenizer
+from userdp.data.store_tokenizer import StoreTokenizer
 from userdp.data.user_store import UserStore
 
 TOKENIZER = StoreTokenizer.load()

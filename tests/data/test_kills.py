@@ -17,7 +17,7 @@ KILLS = textwrap.dedent(
     from tests.data.corpora import ListSource, corpus, interleaved, problems_of
     from userdp.data.grouping import Grouping
     from userdp.data.pipeline import append_records, prepare_store
-    from userdp.data.tokenize import StoreTokenizer
+    from userdp.data.store_tokenizer import StoreTokenizer
     from userdp.data.user_store import UserStore
     from userdp.data.writer import StoreWriter
 

@@ -20,7 +20,7 @@ from userdp.data.overlap import (
 )
 from userdp.data.pipeline import prepare_store
 from userdp.data.sources import open_source
-from userdp.data.tokenize import StoreTokenizer
+from userdp.data.store_tokenizer import StoreTokenizer
 
 RULES = OverlapRules()
 

@@ -18,7 +18,7 @@ from userdp.data.pipeline import append_records, prepare_store
 from userdp.data.records import Drop, ExampleDrop, Record, Tally
 from userdp.data.sources import open_source
 from userdp.data.splits import is_held_out_user
-from userdp.data.tokenize import StoreTokenizer
+from userdp.data.store_tokenizer import StoreTokenizer
 from userdp.data.user_ids import user_hash
 from userdp.data.user_store import UserStore
 

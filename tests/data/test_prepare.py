@@ -27,7 +27,7 @@ from userdp.data.pipeline import prepare_store
 from userdp.data.records import Drop, Record
 from userdp.data.sources import Source, open_source
 from userdp.data.splits import Split
-from userdp.data.tokenize import BUNDLED_TOKENIZER, StoreTokenizer
+from userdp.data.store_tokenizer import BUNDLED_TOKENIZER, StoreTokenizer
 from userdp.data.user_store import UserStore
 
 

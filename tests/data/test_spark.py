@@ -17,7 +17,7 @@ from userdp.cli.app import run
 from userdp.core.errors import FailureError, UseError
 from userdp.data.pipeline import prepare_store
 from userdp.data.sources import open_source
-from userdp.data.tokenize import StoreTokenizer
+from userdp.data.store_tokenizer import StoreTokenizer
 from userdp.data.user_store import UserStore
 
 pytest.importorskip("pyspark", reason="the extra spark is not installed")

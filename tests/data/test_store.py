@@ -18,7 +18,7 @@ from userdp.core.errors import UseError
 from userdp.data import meta as layout
 from userdp.data.records import Tally
 from userdp.data.splits import Split
-from userdp.data.tokenize import StoreTokenizer
+from userdp.data.store_tokenizer import StoreTokenizer
 from userdp.data.user_store import UserStore
 from userdp.data.writer import StoreWriter
 

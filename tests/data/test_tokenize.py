@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from scripts.make_tokenizer import END_OF_TEXT
 from userdp.core.errors import UseError
 from userdp.data.examples import ahead, cut_records
-from userdp.data.tokenize import BUNDLED_TOKENIZER, StoreTokenizer
+from userdp.data.store_tokenizer import BUNDLED_TOKENIZER, StoreTokenizer
 
 TOKENIZER = StoreTokenizer.load()
 
@@ -36,12 +36,12 @@ def test_a_texts_tokens_do_not_depend_on_the_others_in_its_batch(texts):
 def test_a_long_text_is_encoded_in_pieces_and_nothing_is_lost(monkeypatch):
     text = " ".join(f"word{n}" for n in range(300)) + "x" * 9000 + "\n 日本"
     whole = TOKENIZER.encode([text, "short"])
-    monkeypatch.setattr("userdp.data.tokenize.LONG_TEXT", 50)
-    monkeypatch.setattr("userdp.data.tokenize._LOOK", 20)
+    monkeypatch.setattr("userdp.data.store_tokenizer.LONG_TEXT", 50)
+    monkeypatch.setattr("userdp.data.store_tokenizer._LOOK", 20)
     pieces = TOKENIZER.encode([text, "short"])
     assert pieces[1] == whole[1]
     assert TOKENIZER.encoder.decode(pieces[0]) == TOKENIZER.encoder.decode(whole[0])
-    monkeypatch.setattr("userdp.data.tokenize._LOOK", 10**6)
+    monkeypatch.setattr("userdp.data.store_tokenizer._LOOK", 10**6)
     words = text[:2000]
     assert TOKENIZER.encode([words]) == [TOKENIZER.encoder.encode(words).ids + whole[1][-1:]]
 

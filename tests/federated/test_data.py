@@ -10,7 +10,7 @@ from tests.speed import fast_then_slow
 from userdp.core.errors import UseError
 from userdp.data.records import Record
 from userdp.data.splits import Split
-from userdp.data.tokenize import StoreTokenizer
+from userdp.data.store_tokenizer import StoreTokenizer
 from userdp.data.user_store import UserStore
 from userdp.federated.algorithms import ALGORITHMS
 from userdp.federated.federation_plan import PLAN_FILE, STORE, LanguageModel

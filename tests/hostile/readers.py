@@ -171,7 +171,7 @@ def read_store(folder: Path) -> None:
 
 
 def read_tokenizer(folder: Path) -> None:
-    from userdp.data.tokenize import StoreTokenizer
+    from userdp.data.store_tokenizer import StoreTokenizer
 
     tokenizer = StoreTokenizer.load(folder)
     tokens = tokenizer.encode(["w1 w2 w3", "日本 🙂", ""])
@@ -186,7 +186,7 @@ def make_records(folder: Path) -> None:
 def read_records(folder: Path) -> None:
     from userdp.data.pipeline import prepare_store
     from userdp.data.sources import SourceOptions, open_source
-    from userdp.data.tokenize import StoreTokenizer
+    from userdp.data.store_tokenizer import StoreTokenizer
     from userdp.data.user_store import UserStore
 
     source = open_source([str(folder)], kind="jsonl", options=SourceOptions())

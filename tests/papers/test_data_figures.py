@@ -16,8 +16,8 @@ from papers.__main__ import main
 from papers.figures import FIGURES
 from userdp.data.pipeline import prepare_store
 from userdp.data.sources import SourceOptions, open_source
+from userdp.data.store_tokenizer import StoreTokenizer
 from userdp.data.strategy import Strategy
-from userdp.data.tokenize import StoreTokenizer
 from userdp.data.user_store import UserStore
 from userdp.ledger import StoreLedger
 

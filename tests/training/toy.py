@@ -17,7 +17,7 @@ from tests.plans import uls_plan
 from tests.words import WORDS, write_tokenizer
 from userdp.data.pipeline import prepare_store
 from userdp.data.sources.source import Source
-from userdp.data.tokenize import StoreTokenizer
+from userdp.data.store_tokenizer import StoreTokenizer
 from userdp.data.user_store import UserStore
 from userdp.gradients import trainable_parameters
 from userdp.ledger import RunFolder

@@ -41,7 +41,7 @@ from userdp.core.stages import NoProgress, Progress
 from userdp.data.contents import TokenRows
 from userdp.data.records import Tally
 from userdp.data.splits import Split
-from userdp.data.tokenize import StoreTokenizer
+from userdp.data.store_tokenizer import StoreTokenizer
 from userdp.data.user_store import StoreSplit, UserStore
 from userdp.data.writer import StoreWriter
 from userdp.plans import Plan

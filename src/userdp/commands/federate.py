@@ -18,7 +18,7 @@ from userdp.data.records import Record, Tally
 from userdp.data.sources import InputOptions, open_source
 from userdp.data.sources.conversations import template_of
 from userdp.data.sources.source import SourceOptions
-from userdp.data.tokenize import StoreTokenizer
+from userdp.data.store_tokenizer import StoreTokenizer
 from userdp.federated.algorithms import Declared
 from userdp.federated.federation_plan import PLAN_FILE, FederationPlan, LanguageModel, claim_of
 from userdp.federated.simulation import make_federation, measure, run_in_process

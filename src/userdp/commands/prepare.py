@@ -17,7 +17,7 @@ from userdp.data.sources import KINDS, InputOptions, Source, memory, open_source
 from userdp.data.sources.conversations import template_of
 from userdp.data.sources.source import SourceOptions
 from userdp.data.splits import SplitRule
-from userdp.data.tokenize import StoreTokenizer
+from userdp.data.store_tokenizer import StoreTokenizer
 from userdp.data.user_store import UserStore
 from userdp.ledger import StoreLedger
 

@@ -1,7 +1,7 @@
 """From records to a user store, and from a store to rows of tokens.
 
 The way of the data: a *source* (`sources/`) yields records and counts what it drops;
-`grouping` brings each user's records together in bounded memory; `tokenize` turns them into
+`grouping` brings each user's records together in bounded memory; `store_tokenizer` turns them into
 tokens, `examples` into examples; `splits` holds users and records out by a per-user hash; `writer`
 writes the store whose layout `meta` describes, one generation of `contents` after another;
 `user_store` reads it; `selection` caps a user's examples.

@@ -28,7 +28,7 @@ from userdp.data.splits import (
     held_out_records,
     is_held_out_user,
 )
-from userdp.data.tokenize import StoreTokenizer
+from userdp.data.store_tokenizer import StoreTokenizer
 from userdp.data.user_ids import user_hash
 from userdp.data.writer import StoreWriter
 

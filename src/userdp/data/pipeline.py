@@ -26,7 +26,7 @@ from userdp.data.sources import Source, user_is
 from userdp.data.sources.input_files import with_lost
 from userdp.data.splits import SplitRule
 from userdp.data.store_folder import WORKING
-from userdp.data.tokenize import StoreTokenizer
+from userdp.data.store_tokenizer import StoreTokenizer
 from userdp.data.writer import StoreWriter
 
 if TYPE_CHECKING:

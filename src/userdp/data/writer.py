@@ -43,7 +43,7 @@ from userdp.data.meta import State, StateKind, StoreMeta, is_store, read_meta
 from userdp.data.records import Tally
 from userdp.data.splits import Split
 from userdp.data.store_folder import changing
-from userdp.data.tokenize import StoreTokenizer
+from userdp.data.store_tokenizer import StoreTokenizer
 from userdp.data.user_ids import near_colliding, user_hash
 from userdp.data.user_store import UserStore
 

@@ -22,7 +22,7 @@ from userdp.data.pipeline import prepare_store
 from userdp.data.records import Record
 from userdp.data.sources.source import Source
 from userdp.data.splits import Split
-from userdp.data.tokenize import StoreTokenizer
+from userdp.data.store_tokenizer import StoreTokenizer
 from userdp.data.user_ids import user_hash
 from userdp.data.user_store import UserStore
 from userdp.federated.federation_plan import PLAN_FILE, SPREAD_FILE, STORE, FederationPlan

@@ -32,7 +32,7 @@ from userdp.claims.weights import describe
 from userdp.core import files
 from userdp.core.environment import library
 from userdp.core.errors import UseError, in_short, warn
-from userdp.data.tokenize import StoreTokenizer
+from userdp.data.store_tokenizer import StoreTokenizer
 from userdp.data.user_store import UserStore
 from userdp.gradients.shards import sharded_parts, whole
 from userdp.ledger import RunFolder, RunRecord

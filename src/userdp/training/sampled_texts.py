@@ -16,7 +16,7 @@ import torch
 
 from userdp.core.errors import UseError
 from userdp.core.vocabulary import require_count, require_positive, require_probability
-from userdp.data.tokenize import StoreTokenizer
+from userdp.data.store_tokenizer import StoreTokenizer
 from userdp.ledger import RunFolder
 from userdp.training.causal_models import context_of, read_model
 from userdp.training.devices import AUTO, choose_device

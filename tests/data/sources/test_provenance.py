@@ -17,7 +17,7 @@ from userdp.claims.lineage import Lineage
 from userdp.data.pipeline import prepare_store
 from userdp.data.sources import SourceOptions, open_source
 from userdp.data.sources.input_files import GENERATED
-from userdp.data.tokenize import StoreTokenizer
+from userdp.data.store_tokenizer import StoreTokenizer
 from userdp.ledger.parts import Query
 
 MODEL = "userdp 1"

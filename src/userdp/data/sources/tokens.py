@@ -20,7 +20,7 @@ from userdp.data.records import TARGET, Drop
 from userdp.data.sources.memory import table_source
 from userdp.data.sources.parsing import Row, Table, record_of
 from userdp.data.sources.source import Entry, SourceOptions
-from userdp.data.tokenize import StoreTokenizer
+from userdp.data.store_tokenizer import StoreTokenizer
 
 IDS, LABELS, MASK = "input_ids", "labels", "attention_mask"
 IGNORED = -100
