@@ -168,8 +168,8 @@ class StepMechanism:
         seed = self._seeds.noise
         key = None if seed is None else f"{seed}/process {self.world.rank}/step {number}"
         with secret_randomness(key):
-            units = self.collator(mine)
-            summed = self.clip(units)
+            units = self.collator(mine).to(self.device)
+            summed = self.engine(self._of.model, self._of.loss, units, **self.clipping())
         summed, rows = self.dealing.together(summed, len(units.lengths), scattered=self.scattered)
         if not summed.sensitivity <= self.l2_clip_norm:
             raise FailureError(
