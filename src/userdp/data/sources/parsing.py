@@ -132,8 +132,11 @@ def record_of(
 
 def owners_of(value: Any, user_of: UserOf | None = None) -> tuple[bytes, ...] | Drop:
     """The users that a field's value names, each once, in its order."""
+    if not isinstance(value, list):
+        user = _user(value, user_of)
+        return user if isinstance(user, Drop) else (user,)
     owners: dict[bytes, None] = {}
-    for one in value if isinstance(value, list) else (value,):
+    for one in value:
         user = _user(one, user_of)
         if isinstance(user, Drop):
             return user

@@ -67,8 +67,9 @@ from userdp.data.sources.source import At, SourceOptions
 _REPORT_EVERY = 2**12
 _ROWS_AT_ONCE = 2**13
 _LONGEST_FIELD = 2**30
-_DECODE = json.JSONDecoder().decode
-"""`json.loads` of a string, without its questions about each."""
+_DECODE = json.JSONDecoder().raw_decode
+"""The value that a text begins with, and where it ends: `json.loads`, without its questions."""
+_JSON_SPACE = " \t\n\r"
 Fields = tuple[str, ...] | None
 
 
@@ -142,13 +143,15 @@ def _jsonl_rows(path: Path, fields: Fields, options: SourceOptions, at: At) -> I
 
 def _object_of(line: bytes) -> Row | Drop:
     try:
-        content = line.decode()
+        content = line.decode().strip(_JSON_SPACE)
     except UnicodeDecodeError:
         return Drop.INVALID_UTF8
     try:
-        value = _DECODE(content)
+        value, end = _DECODE(content)
     except (ValueError, RecursionError):
         return Drop.INVALID_JSON if content.strip() else Drop.BLANK_LINE
+    if end < len(content):
+        return Drop.INVALID_JSON
     return value if isinstance(value, dict) else Drop.NOT_AN_OBJECT
 
 
