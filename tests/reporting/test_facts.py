@@ -99,7 +99,7 @@ def test_only_a_number_of_the_operators_own_is_called_declared(make_run, source,
 @pytest.mark.pitfall(number=10)
 @pytest.mark.parametrize(
     ("delta", "said"),
-    [(1e-5, "below n⁻¹·¹"), (4e-4, "above n⁻¹·¹"), (1e-3, "Careful: δ = 0.001 is not below 1/n")],
+    [(1e-5, "at most n⁻¹·¹"), (4e-4, "above n⁻¹·¹"), (1e-3, "Careful: δ = 0.001 is not below 1/n")],
 )
 def test_delta_stands_beside_the_population(make_run: MakeRun, delta, said) -> None:
     found = read_run(make_run(plan=users_plan(target_delta=delta))).delta_beside_population

@@ -272,7 +272,7 @@ class Facts:
             delta=delta_text(self.guarantee.delta, 6),
             n=f"{n:,} {counted}",
             inverse=number_text(1 / n, 3),
-            rule=number_text(rule_of(n), 3),
+            rule=delta_text(rule_of(n), 6),
         )
 
     @property
