@@ -182,6 +182,7 @@ def _samplings() -> dict[str, Setting]:
     from userdp.sampling import SAMPLINGS
 
     found: dict[str, Setting] = {}
+    # mypy knows an enumeration only by names that are written out.
     names: Any = StrEnum("Kind", {kind: kind for kind in SAMPLINGS})  # type: ignore[misc]
     for kind, sampling in SAMPLINGS.items():
         hints = {**get_type_hints(sampling), "kind": names}

@@ -85,7 +85,7 @@ def write_examples(
     """Write the examples of all records.
 
     Guarantee (invariant 11): what becomes of a record depends on its user's records, the tokenizer
-    and a per-user hash. Memory is bounded by some blocks and a segment.
+    and a per-user hash. Memory is bounded by some blocks.
 
     Args:
         blocks: each user's records one after another, in their order.
