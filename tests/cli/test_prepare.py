@@ -69,7 +69,7 @@ sys.exit(run(sys.argv[2:]))
 """
 
 
-@pytest.mark.parametrize("size", fast_then_slow([0, 4_096, 20_000, 110_000, 290_000]))
+@pytest.mark.parametrize("size", fast_then_slow([0, 4_096, 20_000, 110_000, 240_000]))
 def test_a_full_disk_is_a_failure_that_leaves_the_old_store(tmp_path, userdp, size):
     source, out = people(tmp_path / "mail.jsonl", users=400), tmp_path / "store"
     assert userdp("prepare", people(tmp_path / "old.jsonl"), "--out", out)[0] == 0
