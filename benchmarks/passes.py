@@ -8,8 +8,8 @@ from torch import nn
 
 from userdp.gradients import Loss, Units, get_engine, trainable_parameters
 from userdp.gradients.engines import batched, sharded
+from userdp.gradients.engines.engine import Task
 from userdp.gradients.engines.passes import Pass
-from userdp.gradients.engines.task import Task
 from userdp.gradients.engines.uses import Forms
 
 CLIP = 1.0

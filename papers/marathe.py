@@ -40,7 +40,7 @@ from userdp.federated.federation_plan import FederationPlan
 from userdp.federated.silo import build_model
 from userdp.federated.simulation import HELD_OUT, spread
 from userdp.plans import Budget, Plan
-from userdp.sampling.coins import Indices
+from userdp.sampling.base import Indices
 
 LOCAL_ITEM, FEDAVG = "local-item-dp", "fedavg"
 TIGHT, PAPER_SQRT, PAPER_LINEAR, NONE = "tight", "paper-sqrt", "paper-linear", "none"

@@ -20,7 +20,7 @@ from userdp.federated.algorithms import ALGORITHMS, Declared
 from userdp.federated.federation_plan import FederationPlan
 from userdp.noise import Gaussian
 from userdp.plans import Budget, Plan
-from userdp.sampling.coins import Indices
+from userdp.sampling.base import Indices
 
 LOCAL_GROUP, HIGRADAVG, USER_LDP = "local-group-dp", "higradavg-dp", "user-ldp"
 FOR_SUBJECTS = (LOCAL_GROUP, HIGRADAVG, USER_LDP)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from papers.plans import plan_of_size
 from userdp.sampling import PoissonUsers
-from userdp.sampling.cohort import Sampler
+from userdp.sampling.draws import Sampler
 
 SEQ_LEN = 128
 
@@ -51,7 +51,7 @@ def index_of(counts: NDArray[np.int64]) -> Any:
 
 
 def sampler_of(counts: NDArray[np.int64], cohort: int) -> Any:
-    from userdp.sampling.coins import secret_generator
+    from userdp.sampling.draws import secret_generator
 
     plan = plan_of_size(
         PoissonUsers, population=len(counts), size=cohort, group_size=4, steps=10,

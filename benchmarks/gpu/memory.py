@@ -33,7 +33,7 @@ from benchmarks.gpu.timing import seconds
 from benchmarks.opacus_steps import ghost, replace_conv1d
 from benchmarks.passes import CLIP, engine_step, passes_of, plain
 from userdp.gradients import Units, causal_lm_loss, trainable_parameters
-from userdp.gradients.engines.task import Task
+from userdp.gradients.engines.engine import Task
 
 METHODS = ("plain", "auto", "opacus ghost")
 WIDE = Shape(layers=1, width=1600, heads=25, vocabulary=50257, length=128)

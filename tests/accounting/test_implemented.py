@@ -14,9 +14,9 @@ from tests.ledgers import reserve, run_with, select
 from tests.plans import changed_plan, els_plan, uls_plan
 from tests.speed import fast_then_slow
 from userdp.accounting import Accountant, gaussian_steps
-from userdp.accounting import implemented as module
-from userdp.accounting.bracket import Bracket
-from userdp.accounting.implemented import (
+from userdp.accounting import bracket as module
+from userdp.accounting.bracket import (
+    Bracket,
     close_epsilon,
     ideal_delta_for,
     implemented_delta,

@@ -14,9 +14,9 @@ from userdp.accounting import (
     rdp,
 )
 from userdp.accounting.accountants import calibrate
+from userdp.accounting.bracket import ideal_delta_for, implemented_epsilon
 from userdp.accounting.filters import RenyiFilter
 from userdp.accounting.group_privacy import example_target, group_epsilon, group_guarantee
-from userdp.accounting.implemented import ideal_delta_for, implemented_epsilon
 from userdp.accounting.private_selection import (
     PoissonNumber,
     TruncatedNegativeBinomial,

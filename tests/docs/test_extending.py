@@ -21,7 +21,7 @@ from userdp.data.records import Drop, Tally
 from userdp.gradients import Units, get_engine
 from userdp.gradients.clipping import ClipRule
 from userdp.plans import Plan
-from userdp.sampling.cohort import Sampler
+from userdp.sampling.draws import Sampler
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples" / "extending"
 

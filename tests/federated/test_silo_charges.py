@@ -10,7 +10,7 @@ from tests.ledgers import entries
 from userdp.core.errors import FailureError, UseError
 from userdp.federated.federation_plan import federation_claim
 from userdp.ledger import StoreLedger
-from userdp.sampling.cohort import Sampler
+from userdp.sampling.draws import Sampler
 
 
 def test_invariant_7_a_step_is_charged_before_its_data_and_a_cut_round_is_not_taken_up(

@@ -14,7 +14,7 @@ from userdp.gradients import ClippedSum, Loss, Units
 from userdp.gradients.certificate.state import State
 from userdp.gradients.engines import Engine, batched, reference
 from userdp.gradients.engines.choice import why_alone
-from userdp.gradients.engines.task import Task
+from userdp.gradients.engines.engine import Task
 from userdp.gradients.engines.uses import Forms
 from userdp.gradients.model_randomness import StatesApart, secret_randomness
 

@@ -11,8 +11,8 @@ from benchmarks.passes import passes_of
 from tests.gradients.tiny import Small, row_squares
 from userdp.gradients import Units
 from userdp.gradients.engines import choice, passes
+from userdp.gradients.engines.engine import Task
 from userdp.gradients.engines.rules import linear
-from userdp.gradients.engines.task import Task
 from userdp.gradients.engines.uses import Form
 
 SIDES = [(6, 10), (10, 7), (7, 13)]

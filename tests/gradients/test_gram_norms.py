@@ -22,11 +22,10 @@ from torch import Tensor, nn
 from tests.gradients.batches import batched_sum
 from tests.gradients.tiny import Small, largest_move, table_loss
 from tests.speed import fast_then_slow
-from userdp.gradients.engines import choice, get_engine, reference, uses
-from userdp.gradients.engines.rounding import CANCELLED
-from userdp.gradients.engines.rules import grams, linear
+from userdp.gradients.engines import choice, get_engine, reference, rounding, uses
+from userdp.gradients.engines.rounding import CANCELLED, gram_norms
+from userdp.gradients.engines.rules import linear
 from userdp.gradients.engines.rules.embedding import Sparse
-from userdp.gradients.engines.rules.grams import gram_norms
 from userdp.gradients.engines.rules.linear import Ghost
 from userdp.gradients.engines.uses import Dense, Form
 
@@ -67,8 +66,8 @@ def search(width: int, tries: int = 12) -> list[tuple[float, float]]:
 
 def as_found(patch: pytest.MonkeyPatch) -> None:
     """Break Gram norms: products in one piece, and nothing added for what was lost."""
-    patch.setattr(grams, "_COLUMNS", 2**20)
-    patch.setattr(grams, "gram_error", lambda *of: 0.0)
+    patch.setattr(rounding, "_COLUMNS", 2**20)
+    patch.setattr(rounding, "gram_error", lambda *of: 0.0)
     patch.setattr(linear, "at_least", torch.zeros_like)
 
 
@@ -100,7 +99,7 @@ def test_invariant_3_the_bound_holds_on_random_rows_of_any_condition(p, q, posit
         one, other = (side.double().numpy().astype(np.longdouble) for side in (left, right))
         exact = float(np.square(one.T @ other).sum())
         norms, wide = gram_norms(left[None], right[None]), uses.wide(left).dtype
-        allowed = sum(grams.gram_error(width, positions, wide) for width in (p, q))
+        allowed = sum(rounding.gram_error(width, positions, wide) for width in (p, q))
         slack = 1.01 * allowed * float(norms.lengths) ** 2 + 1e-15 * exact
         assert exact <= float(norms.most) <= float(norms.found) + slack
 
@@ -139,7 +138,7 @@ def test_invariant_3_what_a_norm_is_at_most_is_never_less_than_the_norm() -> Non
         at_most, length = float(norms.most), float(norms.lengths)
         assert exact <= at_most * (1 + 1e-15)
         assert float(use.at_most()[0]) == max(at_most, (length / CANCELLED) ** 2)
-        both = sum(grams.gram_error(width, 6, left.dtype) for width in (7, 5))
+        both = sum(rounding.gram_error(width, 6, left.dtype) for width in (7, 5))
         assert at_most <= exact + 2.1 * both * float(norms.lengths) ** 2
         short += float(norms.found) < exact
         rows = left.double().norm(dim=1) * right.double().norm(dim=1)

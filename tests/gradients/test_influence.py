@@ -29,9 +29,9 @@ from userdp.gradients.certificate.state import State
 from userdp.gradients.engines import batched, choice, comparing, layer
 from userdp.gradients.engines.certify import Certificate, Proving
 from userdp.gradients.engines.choice import why_alone
+from userdp.gradients.engines.engine import Task
 from userdp.gradients.engines.passes import PassShape
 from userdp.gradients.engines.tape import Tape
-from userdp.gradients.engines.task import Task
 from userdp.gradients.model_randomness import secret_randomness
 from userdp.training.lora import linear_layers
 

@@ -84,5 +84,5 @@ def test_invariant_5_gaussian_noise_is_drawn_in_one_module_only() -> None:
         for path in root.rglob("*.py")
         if drawing.search(path.read_text(encoding="utf-8"))
     }
-    assert found == {"noise/host.py"}
+    assert found == {"noise/gaussian.py"}
     assert drawing.search("noise = torch.randn(3)")  # twin: this is what a second way looks like

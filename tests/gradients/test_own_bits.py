@@ -19,9 +19,9 @@ from tests.gradients.tiny import Rows, distance, largest_move, ragged
 from tests.speed import fast_then_slow
 from userdp.gradients import ClippedSum, Units, causal_lm_loss, get_engine
 from userdp.gradients.engines import certify, passes
+from userdp.gradients.engines.engine import Task
 from userdp.gradients.engines.passes import Pass, PassShape
 from userdp.gradients.engines.rules import linear
-from userdp.gradients.engines.task import Task
 from userdp.gradients.engines.uses import Form
 from userdp.gradients.model_randomness import known_randomness, secret_randomness
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from tests.gradients.tiny import Small, distance, largest_move, length, row_squares, row_sums
 from userdp.gradients import Loss, Units, clipped_sum
 from userdp.gradients.engines import get_engine
-from userdp.gradients.engines.task import Task
+from userdp.gradients.engines.engine import Task
 from userdp.gradients.precision import dtypes_of
 
 CLIP = 1e-3

@@ -17,8 +17,7 @@ from userdp.core.errors import FailureError
 from userdp.gradients import ClippedSum, Units, causal_lm_loss, clipped_sum, get_engine
 from userdp.gradients.engines import ENGINES
 from userdp.gradients.engines import engine as of_engines
-from userdp.gradients.engines.engine import _room
-from userdp.gradients.engines.task import Task
+from userdp.gradients.engines.engine import Task, _room
 from userdp.gradients.model_randomness import known_randomness
 
 UNITS = Units.from_rows(ragged([3, 1, 2, 2, 1]))

@@ -19,9 +19,9 @@ from transformers.pytorch_utils import Conv1D
 from tests.gradients.batches import batched_sum
 from tests.gradients.tiny import Small, distance, largest_move, ragged, row_squares
 from userdp.gradients import Units, clipped_sum, get_engine
-from userdp.gradients.engines import certify, layer
+from userdp.gradients.engines import certify, layer, rounding
 from userdp.gradients.engines.comparing import NotCoveredError
-from userdp.gradients.engines.rules import adapter, broadcast, embedding, grams, layer_norm, linear
+from userdp.gradients.engines.rules import adapter, broadcast, embedding, layer_norm, linear
 from userdp.gradients.engines.uses import Dense, Form
 
 WIDTH = 6
@@ -392,7 +392,7 @@ BROKEN: dict[str, tuple[object, str, Callable[[Any], Any]]] = {
         "cross",
         lambda cross: lambda self, other: torch.zeros(len(self.tokens)).double(),
     ),
-    "linear": (grams, "gram", lambda gram: lambda rows: 0.5 * gram(rows)),
+    "linear": (rounding, "gram", lambda gram: lambda rows: 0.5 * gram(rows)),
     "Conv1D": (linear.Linear, "backward", flipped),
     "layer norm": (layer_norm._LayerNorm, "backward", without_bias),
     "RMS norm": (broadcast, "wide", lambda wide: lambda gradient: 0.5 * gradient),

@@ -41,9 +41,9 @@ from tests.speed import fast_then_slow
 from userdp.core.errors import UseError
 from userdp.gradients import ClippedSum, Loss, Units, causal_lm_loss, clipped_sum, get_engine
 from userdp.gradients.certificate import rows
-from userdp.gradients.engines import batched, choice, passes
+from userdp.gradients.engines import batched, choice, passes, rounding
 from userdp.gradients.engines.passes import PassShape, units_by_shape
-from userdp.gradients.engines.rules import grams, linear
+from userdp.gradients.engines.rules import linear
 
 
 class Setup(NamedTuple):
@@ -185,7 +185,7 @@ HAZARDS: dict[str, Hazard] = {
         undefended=[
             (batched, "multiplicable", lambda factors: torch.stack(list(factors)).all(0)),
             (linear, "_LARGEST_SIDE", math.inf),
-            (grams, "wide", Tensor.double),  # float32 norms end before such factors
+            (rounding, "wide", Tensor.double),  # float32 norms end before such factors
         ],
         moved=1.01,
         way="batched",

@@ -23,8 +23,7 @@ from userdp.sampling import (
     TruncatedExamples,
     TruncatedUsers,
 )
-from userdp.sampling.cohort import Sampler
-from userdp.sampling.coins import secret_generator
+from userdp.sampling.draws import Sampler, secret_generator
 
 COUNTS = np.array([1, 2, 9, 30] * 25)  # 100 users; 275 examples under a cap of 4
 VALUES = {

@@ -5,8 +5,8 @@ import pytest
 from scipy import stats
 
 from userdp.core.errors import UseError
-from userdp.sampling import coins as module
-from userdp.sampling.coins import distinct_indices, poisson_indices, secret_generator
+from userdp.sampling import draws as module
+from userdp.sampling.draws import distinct_indices, poisson_indices, secret_generator
 
 P_VALUE = 1e-4  # fixed in advance; the seeds below are fixed too, so that no test flickers
 

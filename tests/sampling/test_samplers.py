@@ -14,8 +14,7 @@ from userdp.sampling import (
     PoissonSubjects,
     PoissonUsers,
 )
-from userdp.sampling.cohort import Sampler
-from userdp.sampling.coins import secret_generator
+from userdp.sampling.draws import Sampler, secret_generator
 from userdp.sampling.poisson import subject_probability
 
 COUNTS = np.array([1, 2, 9, 30] * 25)

@@ -18,7 +18,7 @@ from userdp.data.user_store import UserStore
 from userdp.gradients import NoiseSource, trainable_parameters
 from userdp.gradients.shards import ShardNoise, shard, whole
 from userdp.plans import Plan
-from userdp.sampling.cohort import Cohort
+from userdp.sampling.draws import Cohort
 from userdp.training.config import Averaging, RunOptions, Schedule, UnsafeSeeds
 from userdp.training.distributed import Dealing, SharedNoise, current_world, owners_to_all
 from userdp.training.loop import train

@@ -12,8 +12,7 @@ from userdp.data.strategy import Strategy
 from userdp.data.user_store import UserStore
 from userdp.gradients import Units, causal_lm_loss, clipped_sum
 from userdp.ledger import RunRecord
-from userdp.sampling.cohort import Sampler
-from userdp.sampling.coins import secret_generator
+from userdp.sampling.draws import Sampler, secret_generator
 from userdp.training.collate import Collator
 from userdp.training.config import PrivateOptions, UnsafeSeeds
 from userdp.training.loop import train

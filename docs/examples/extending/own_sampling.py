@@ -19,8 +19,7 @@ import numpy as np
 from userdp.accounting import NoisySteps, gaussian_steps
 from userdp.core.vocabulary import PrivacyUnit
 from userdp.sampling import Sampling
-from userdp.sampling.base import Words
-from userdp.sampling.coins import Indices
+from userdp.sampling.base import Indices, Words
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -56,7 +56,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from userdp.accounting import rdp
-from userdp.accounting.implemented import suffices
+from userdp.accounting.bracket import suffices
 from userdp.accounting.laws import Binomial
 from userdp.accounting.mechanisms import Mixture, NoisySteps
 from userdp.accounting.private_selection import pure_divergence

@@ -32,10 +32,9 @@ from typing import Self
 
 from scipy.special import betainc
 
-from userdp.accounting.bracket import Bracket
+from userdp.accounting.bracket import Bracket, addition, close_delta, close_epsilon
 from userdp.accounting.contour import Pair, delta_bracket, epsilon_bracket, pair_of
 from userdp.accounting.group_privacy import example_target, group_guarantee
-from userdp.accounting.implemented import addition, close_delta, close_epsilon
 from userdp.accounting.laws import MOST_ITEMS, Binomial, Hypergeometric, Law
 from userdp.core.errors import UseError
 from userdp.core.vocabulary import (
@@ -240,7 +239,7 @@ class Capped(ByMixture):
     Guarantee: the capped run differs from the one without a cap with probability at most
     τ = T·Pr[drawn > cap] on every data set for which ``drawn`` bounds the number drawn, however
     the cut is made. So it is τ-close in total variation, and hence (ε, δ(ε) + (1 + e^ε)·τ)-DP
-    (`userdp.accounting.implemented`). The bound is not attained; the lower bound of the brackets is
+    (`userdp.accounting.bracket`). The bound is not attained; the lower bound of the brackets is
     therefore 0.
 
     Args:

@@ -28,7 +28,7 @@ from userdp.data.splits import Split
 from userdp.data.user_store import UserStore
 from userdp.gradients import Units, causal_lm_loss
 from userdp.plans import Plan
-from userdp.sampling.coins import secret_generator
+from userdp.sampling.draws import secret_generator
 from userdp.training.private_run import PrivateRun
 from userdp.training.store_losses import losses_of
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from userdp.gradients import Units
-from userdp.sampling.cohort import Cohort
+from userdp.sampling.draws import Cohort
 from userdp.training.private_run import PrivateRun
 from userdp.training.step_mechanism import StepMechanism
 

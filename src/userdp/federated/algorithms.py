@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from userdp.accounting import gaussian_steps
-from userdp.accounting.implemented import implemented_epsilon
+from userdp.accounting.bracket import implemented_epsilon
 from userdp.core.clip import Clip
 from userdp.core.errors import UseError, one_of
 from userdp.core.vocabulary import Adjacency, Guarantee, PrivacyUnit

@@ -29,7 +29,7 @@ from userdp.federated.federation_plan import PLAN_FILE, SPREAD_FILE, STORE, Fede
 from userdp.federated.rounds import MODEL_FILE, Weights, load_weights, run_rounds
 from userdp.federated.silo import Silo, build_model, put_weights, silo_folder, weights_of
 from userdp.plans import Plan
-from userdp.sampling.coins import Indices
+from userdp.sampling.base import Indices
 from userdp.training.devices import AUTO, choose_device
 from userdp.training.store_losses import evaluate
 

@@ -5,7 +5,7 @@ and sums, `get_engine` names faster ways to the same sum; `NoiseSource` adds the
 after that is post-processing.
 """
 
-from userdp.gradients.clipping import CLIP_MARGIN, ClipRule
+from userdp.gradients.clipping import CLIP_MARGIN, ClippedSum, ClipRule
 from userdp.gradients.engines import ENGINES, Engine, get_engine
 from userdp.gradients.losses import (
     Loss,
@@ -16,7 +16,6 @@ from userdp.gradients.losses import (
 )
 from userdp.gradients.models import require_uncoupled, trainable_parameters
 from userdp.gradients.noise import NoiseSource
-from userdp.gradients.sums import ClippedSum
 from userdp.gradients.units import Units
 
 clipped_sum = ENGINES["reference"]

@@ -2,11 +2,11 @@ r"""Gaussian noise: once per logical step, freshly seeded by the operating syste
 
 Each number's noise is the sum of two independent float64 draws over √2 (Holohan & Braghin 2021).
 **On a CPU** each of the two draws of a block of 2^18 numbers has a generator of its own (NumPy's
-PCG64DXSM) with 256 fresh bits of seed, on several threads (`noise.host`). **On a CUDA device**
-each of the two draws of a block of 2^24 numbers is made there by a generator of its own
-(`torch.Generator`, a Philox counter) with 64 fresh bits of seed: as many as that interface takes
-(`draw_on_device`). No state of `NoiseSource` outlives a call: nothing to checkpoint, leak, replay
-after a crash, or share between forked processes.
+PCG64DXSM) with 256 fresh bits of seed, on several threads (`noise.gaussian.draw_on_host`). **On a
+CUDA device** each of the two draws of a block of 2^24 numbers is made there by a generator of its
+own (`torch.Generator`, a Philox counter) with 64 fresh bits of seed: as many as that interface
+takes (`draw_on_device`). No state of `NoiseSource` outlives a call: nothing to checkpoint, leak,
+replay after a crash, or share between forked processes.
 
 **What the seeds are worth.** Neither generator is cryptographic; only the seeds are. Whoever knows
 a block's clean sum could look for its two seeds in the noisy one. On an accelerator that takes
@@ -53,9 +53,8 @@ from torch import Tensor
 
 from userdp.core.errors import UseError
 from userdp.core.vocabulary import require_count
-from userdp.noise.gaussian import DRAWS, MOST_COORDINATES, NoiseSampler
-from userdp.noise.host import SCALE, WORDS
-from userdp.noise.host import draw_on_host as draw_on_host  # the self-check asks what is used here
+from userdp.noise.gaussian import DRAWS, MOST_COORDINATES, SCALE, WORDS, NoiseSampler
+from userdp.noise.gaussian import draw_on_host as draw_on_host  # the self-check asks for it here
 
 _BLOCK = 1 << 18
 _DEVICE_BLOCK = 1 << 24

@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import ClassVar, Self
 
 from userdp.accounting.accountants import Accountant, calibrate, epsilon_by
-from userdp.accounting.implemented import ideal_delta_for, implemented_epsilon
+from userdp.accounting.bracket import ideal_delta_for, implemented_epsilon
 from userdp.accounting.mechanisms import Mixture, NoisySteps
 from userdp.core.clip import FARTHEST, Clip, ClipForm, sum_noise_multiplier
 from userdp.core.codec import decode, digest, encode
@@ -239,7 +239,7 @@ class Plan(Saved):
 
         Returns:
             The claim of the steps as they run: the cut tails of their noise are part of δ
-            (`userdp.accounting.implemented`); its grid is measured, not priced
+            (`userdp.accounting.bracket`); its grid is measured, not priced
             (docs/why/mechanism.md). ``epsilon`` is infinite where the claim is void, where the
             accounting does not cover the sampling, or where the tails are more than ``delta``
             allows.

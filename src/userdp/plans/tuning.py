@@ -14,7 +14,7 @@ from functools import partial
 from typing import ClassVar
 
 from userdp.accounting.accountants import Accountant
-from userdp.accounting.implemented import implemented_epsilon
+from userdp.accounting.bracket import implemented_epsilon
 from userdp.accounting.mechanisms import NoisySteps
 from userdp.accounting.private_selection import (
     ACCOUNTANT,

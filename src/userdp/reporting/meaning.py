@@ -10,7 +10,7 @@ from decimal import ROUND_CEILING, Decimal
 from functools import lru_cache
 
 from userdp.accounting.accountants import calibrate
-from userdp.accounting.implemented import implemented_delta
+from userdp.accounting.bracket import implemented_delta
 from userdp.accounting.mechanisms import NoisySteps
 from userdp.accounting.tradeoff import DeltaCurve, curve_at
 from userdp.claims import Claim

@@ -5,16 +5,18 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeAlias
 
 from userdp.core.errors import UseError
 from userdp.core.vocabulary import Adjacency, PrivacyUnit, require_count
 
 if TYPE_CHECKING:  # at run time the words alone are to be had without numpy and the accountant
     import numpy as np
+    from numpy.typing import NDArray
 
     from userdp.accounting.mechanisms import NoisySteps
-    from userdp.sampling.coins import Indices
+
+Indices: TypeAlias = "NDArray[np.int64]"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -164,7 +166,7 @@ class Sampling(ABC):
             users: int64 (examples,), whose each drawn example is; equal ones lie together.
 
         Returns:
-            int64 (units + 1,), as `userdp.sampling.cohort.Cohort.offsets`.
+            int64 (units + 1,), as `userdp.sampling.draws.Cohort.offsets`.
         """
         import numpy as np
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from userdp.accounting.mechanisms import NoisySteps
-    from userdp.sampling.coins import Indices
+    from userdp.sampling.base import Indices
 
 _ASSUMES = Assumed(
     key="least-population",
@@ -87,7 +87,7 @@ class FixedSize(Sampling):
     def draws(self, total: int, generator: np.random.Generator) -> Iterator[Indices]:
         import numpy as np
 
-        from userdp.sampling.coins import distinct_indices
+        from userdp.sampling.draws import distinct_indices
 
         while True:
             yield np.sort(distinct_indices(generator, total, self.batch_size))

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from userdp.accounting.mechanisms import Mixture, NoisySteps
-    from userdp.sampling.coins import Indices
+    from userdp.sampling.base import Indices
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +51,7 @@ class Poisson(Sampling):
         return self.sampling_probability
 
     def draws(self, total: int, generator: np.random.Generator) -> Iterator[Indices]:
-        from userdp.sampling.coins import poisson_indices
+        from userdp.sampling.draws import poisson_indices
 
         while True:
             yield poisson_indices(generator, total, self.sampling_probability)

@@ -11,7 +11,7 @@ from userdp.sampling.poisson import Poisson, PoissonExamples, PoissonUsers
 if TYPE_CHECKING:
     import numpy as np
 
-    from userdp.sampling.coins import Indices
+    from userdp.sampling.base import Indices
 
 
 class Shuffle(Poisson):

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from userdp.accounting.mechanisms import NoisySteps
-    from userdp.sampling.coins import Indices
+    from userdp.sampling.base import Indices
 
 _OPTIONS = {
     "cap": "most units of a step; a larger draw is cut to so many by chance",
@@ -80,7 +80,7 @@ class Truncated(Poisson):
     def draws(self, total: int, generator: np.random.Generator) -> Iterator[Indices]:
         import numpy as np
 
-        from userdp.sampling.coins import distinct_indices
+        from userdp.sampling.draws import distinct_indices
 
         for drawn in super().draws(total, generator):
             if len(drawn) > self.cap:

@@ -22,8 +22,7 @@ from userdp.data.strategy import Strategy
 from userdp.data.user_store import StoreSplit, UserStore
 from userdp.gradients import Units
 from userdp.plans import Plan
-from userdp.sampling.cohort import Cohort
-from userdp.sampling.coins import secret_generator
+from userdp.sampling.draws import Cohort, secret_generator
 from userdp.training.config import PrivateOptions
 
 

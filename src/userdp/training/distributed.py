@@ -65,7 +65,7 @@ from userdp.core.errors import FailureError, UseError
 from userdp.gradients import ClippedSum, NoiseSource, trainable_parameters
 from userdp.gradients.noise import require_priced
 from userdp.gradients.shards import ShardNoise, is_sharded
-from userdp.sampling.cohort import Cohort
+from userdp.sampling.draws import Cohort
 from userdp.training.devices import accelerators, local_processes
 
 T = TypeVar("T")

@@ -36,8 +36,8 @@ from userdp.gradients.certificate.made_up import Shape, made_up
 from userdp.gradients.certificate.state import State
 from userdp.gradients.engines import reference, sharded
 from userdp.gradients.engines.choice import why_alone
+from userdp.gradients.engines.engine import Task
 from userdp.gradients.engines.passes import rows_per_pass
-from userdp.gradients.engines.task import Task
 from userdp.gradients.model_randomness import secret_randomness
 from userdp.gradients.shards import sharded_parts
 from userdp.ledger import StoreLedger

@@ -31,7 +31,7 @@ from userdp.ledger import StoreLedger
 from userdp.plans.norms import GradientNorms, Measure, require_informative
 from userdp.plans.provenance import Provenance
 from userdp.queries.statistics import charge, draw_medians, rank_error
-from userdp.sampling.coins import secret_generator
+from userdp.sampling.draws import secret_generator
 from userdp.training.causal_models import load_model
 from userdp.training.collate import gather_units
 from userdp.training.config import TrainConfig

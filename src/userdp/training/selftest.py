@@ -40,8 +40,7 @@ from userdp.gradients import noise as drawing
 from userdp.gradients.certificate.made_up import Shape, made_up, most_tokens
 from userdp.gradients.noise import NoiseSource
 from userdp.noise.gaussian import TAIL_BITS, NoiseSampler
-from userdp.sampling.cohort import Cohort
-from userdp.sampling.coins import secret_generator
+from userdp.sampling.draws import Cohort, secret_generator
 from userdp.training.causal_models import NEW, new_model, read_model
 from userdp.training.config import TrainConfig
 from userdp.training.devices import AUTO, choose_device

@@ -27,8 +27,7 @@ from userdp.gradients.noise import noisy_count
 from userdp.gradients.shards import is_sharded, like, sharded_parts
 from userdp.ledger import StoreLedger
 from userdp.plans import Plan, StepRecord
-from userdp.sampling.cohort import Sampler
-from userdp.sampling.coins import secret_generator
+from userdp.sampling.draws import Sampler, secret_generator
 from userdp.training.collate import Collator
 from userdp.training.devices import machine_facts
 from userdp.training.distributed import Dealing, current_world, shared_secret, source_for

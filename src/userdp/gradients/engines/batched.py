@@ -6,9 +6,9 @@ r"""Many units in one backward pass, each clipped as if alone.
    per-unit gradients are formed, the norm is taken of the very numbers that are added: worst case,
    the rounding of blocks of squares (6.1e-5) and of the weighted sum over a pass. Where the norm
    comes from Gram matrices it is formed by other operations than the sum. It is never too small:
-   what their rounding may have lost is added (`rules.grams`, with the proof). The sum is a float32
-   product over S positions. With :math:`B = \sum_{st} |K_{st} H_{st}|`, of which the square of
-   every partial sum is at most a part, it is off by at most :math:`(S + 2 \sqrt S) u \sqrt B`;
+   what their rounding may have lost is added (`engines.rounding`, with the proof). The sum is a
+   float32 product over S positions. With :math:`B = \sum_{st} |K_{st} H_{st}|`, of which the square
+   of every partial sum is at most a part, it is off by at most :math:`(S + 2 \sqrt S) u \sqrt B`;
    the norm is larger by at least :math:`c u B / \|G\|`, c the mean of both sides' counts of
    roundings. So it is too long by at most :math:`(S + 2 \sqrt S)^2 u / (4 c)` of the norm: 2e-5 on
    a CPU and 1.3e-4 on accelerators, at all shapes up to 2^20 by 2^20 for which `uses.choose_form`
@@ -52,10 +52,11 @@ import torch
 from torch import Tensor
 
 from userdp.gradients.certificate.state import State
-from userdp.gradients.clipping import clip_factors, multiplicable
+from userdp.gradients.clipping import ClippedSum, clip_factors, multiplicable
 from userdp.gradients.engines import reference
 from userdp.gradients.engines.certify import Certificate, certificate
 from userdp.gradients.engines.comparing import Comparing, NotCoveredError
+from userdp.gradients.engines.engine import Task
 from userdp.gradients.engines.passes import (
     Pass,
     PassShape,
@@ -66,12 +67,10 @@ from userdp.gradients.engines.passes import (
 )
 from userdp.gradients.engines.rounding import running_dtype
 from userdp.gradients.engines.tape import Tape, Workspace
-from userdp.gradients.engines.task import Task
 from userdp.gradients.engines.uses import Form, Forms
 from userdp.gradients.losses import may_be_of_rows
 from userdp.gradients.model_randomness import GeneratorStates, StatesApart
 from userdp.gradients.precision import reduced_products
-from userdp.gradients.sums import ClippedSum
 from userdp.gradients.units import Units
 
 

@@ -51,11 +51,11 @@ from userdp.gradients.certificate.places import CONSTANT, FIRST, Place
 from userdp.gradients.certificate.rows import Rows
 from userdp.gradients.certificate.state import State, writes
 from userdp.gradients.engines.comparing import Comparing, Following, NotCoveredError
+from userdp.gradients.engines.engine import Task
 from userdp.gradients.engines.layer import RULES, at_most_one_of_rows
 from userdp.gradients.engines.passes import Pass, PassShape
 from userdp.gradients.engines.rules.broadcast import ELEMENTWISE, with_rows
 from userdp.gradients.engines.tape import Tape, Workspace
-from userdp.gradients.engines.task import Task
 from userdp.gradients.engines.uses import Forms
 from userdp.gradients.losses import row_losses
 from userdp.gradients.model_randomness import GeneratorStates, known_randomness

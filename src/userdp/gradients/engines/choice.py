@@ -24,15 +24,14 @@ from userdp.gradients.certificate.made_up import (
     made_up,
     most_tokens,
 )
-from userdp.gradients.clipping import clip_factors, squared_norm
+from userdp.gradients.clipping import ClippedSum, clip_factors, squared_norm
 from userdp.gradients.engines import reference
 from userdp.gradients.engines.batched import sum_of_passes
 from userdp.gradients.engines.comparing import NotCoveredError
-from userdp.gradients.engines.task import Task
+from userdp.gradients.engines.engine import Task
 from userdp.gradients.engines.uses import Form, Forms
 from userdp.gradients.model_randomness import GeneratorStates, known_randomness
 from userdp.gradients.precision import is_narrow
-from userdp.gradients.sums import ClippedSum
 
 _LOW_RANK = 256
 """Adapters have matrices of at most this rank."""
@@ -57,8 +56,8 @@ _CLOSE = 1e-4
 
 _LARGER = 5e-3
 """By how much a norm may be larger than it is: on made-up rows that do not cancel, less than this
-is added for rounding (`rules.grams`; up to 7e-4 was seen on a CPU, and accelerators add four times
-as much). The contribution is shorter then, which is no matter here."""
+is added for rounding (`engines.rounding`; up to 7e-4 was seen on a CPU, and accelerators add four
+times as much). The contribution is shorter then, which is no matter here."""
 
 _CLOSE_IN_FEW_BITS = 0.05
 """The same in bfloat16, where it is the rules alone that are asked about."""

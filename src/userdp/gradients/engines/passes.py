@@ -26,7 +26,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from userdp.gradients.engines.task import Task
+from userdp.gradients.engines.engine import Task
 from userdp.gradients.engines.uses import Form, choose_form
 from userdp.gradients.modes import moved
 from userdp.gradients.shards import local

@@ -44,14 +44,13 @@ from torch import Tensor, nn
 from userdp.core.errors import UseError
 from userdp.gradients.certificate.coupling import require_rows_apart
 from userdp.gradients.certificate.made_up import Shape, made_up, most_tokens
-from userdp.gradients.clipping import squared_norm
+from userdp.gradients.clipping import ClippedSum, squared_norm
 from userdp.gradients.engines.batched import Passes
 from userdp.gradients.engines.choice import disagreement, form_of
 from userdp.gradients.engines.comparing import Comparing, NotCoveredError
-from userdp.gradients.engines.engine import Engine
+from userdp.gradients.engines.engine import Engine, Task
 from userdp.gradients.engines.passes import Pass, PassShape, formed_bytes, most_units
 from userdp.gradients.engines.tape import Tape
-from userdp.gradients.engines.task import Task
 from userdp.gradients.engines.uses import CANCELLED_USES, Forms, Use, squared_norms
 from userdp.gradients.losses import checked_losses
 from userdp.gradients.model_randomness import GeneratorStates, secret_randomness
@@ -59,7 +58,6 @@ from userdp.gradients.models import trainable_parameters
 from userdp.gradients.modes import run_backward, unwatched
 from userdp.gradients.precision import is_narrow
 from userdp.gradients.shards import is_sharded, let_go, local, reshard
-from userdp.gradients.sums import ClippedSum
 from userdp.gradients.units import Units
 
 _NOBODY = PassShape(1, 1, 6)

@@ -34,9 +34,9 @@ from torch import Tensor
 from userdp.gradients.certificate.places import Place
 from userdp.gradients.engines import rules as rules  # registers them
 from userdp.gradients.engines.comparing import Following
+from userdp.gradients.engines.engine import Task
 from userdp.gradients.engines.layer import patches
 from userdp.gradients.engines.passes import PassShape
-from userdp.gradients.engines.task import Task
 from userdp.gradients.engines.uses import (
     Dense,
     Form,

@@ -1,15 +1,19 @@
-"""Embeddings: a table that is looked up, perhaps tied to the output layer."""
+"""Embeddings: a table that is looked up, perhaps tied to the output layer.
+
+And what a model asks of its tokens only to warn of them (`_without_asking`).
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
-from userdp.gradients.engines.layer import Layer, Watcher, apply, stands_in_for
+from userdp.gradients.engines.layer import Layer, Watcher, apply, replaces, stands_in_for
 from userdp.gradients.engines.rules.linear import Ghost
 from userdp.gradients.engines.uses import Dense, Use, squares, wide
 
@@ -136,3 +140,26 @@ def _embedding(
     if padding_idx is not None and padding_idx < 0:
         padding_idx += weight.shape[0]
     return apply(tape, _Embedding(tape, name, weight.shape, padding_idx), tokens, weight)
+
+
+_ASKS = "warn_if_padding_and_no_attention_mask"
+
+
+@replaces(lambda kind: hasattr(kind, _ASKS))
+def _without_asking(module: nn.Module, tape: Watcher) -> Callable[..., Any]:
+    """Keeps a model from asking.
+
+    GPT-2 looks, where its configuration names a padding token, whether some row begins or ends with
+    one, and logs an advice. Python would read everybody's tokens by that, for no number of the
+    loss; and the log would depend on them. While a tape watches, nobody asks.
+    """
+    original = module.forward
+
+    def forward(*args: Any, **kwargs: Any) -> Any:
+        module.__dict__[_ASKS] = lambda *args, **kwargs: None
+        try:
+            return original(*args, **kwargs)
+        finally:
+            del module.__dict__[_ASKS]
+
+    return forward

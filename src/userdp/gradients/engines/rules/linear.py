@@ -4,8 +4,8 @@ With a unit's inputs A and output gradients B over its positions, its gradient i
 :math:`G_u = B_u^T A_u`. Either all :math:`G_u` are formed, or both sides are kept (`Ghost`), since
 :math:`\|G_u\|^2 = \langle A_u A_u^T, B_u B_u^T \rangle`, and, once the clip factors are known,
 :math:`\sum_u c_u G_u = B^T (c \circ A)` is one product (Goodfellow 2015; Bu et al. 2023,
-book-keeping). Such norms are never too small (`rules.grams`). `engines.uses` says which form is
-cheaper.
+book-keeping). Such norms are never too small (`engines.rounding`). `engines.uses` says which form
+is cheaper.
 """
 
 from __future__ import annotations
@@ -26,8 +26,7 @@ from userdp.gradients.engines.layer import (
     names_of,
     stands_in_for,
 )
-from userdp.gradients.engines.rounding import RUN, at_least
-from userdp.gradients.engines.rules.grams import GramNorms, gram_norms
+from userdp.gradients.engines.rounding import RUN, GramNorms, at_least, gram_norms
 from userdp.gradients.engines.uses import Dense, Form, Room, Use, choose_form, split_step, wide
 from userdp.gradients.modes import unwatched
 from userdp.gradients.precision import is_narrow

@@ -1,13 +1,69 @@
-"""What a step draws: a `Cohort` of units with their rows, and the `Sampler` that draws it."""
+"""What a step draws, and by which coins.
+
+`secret_generator` makes every generator that privacy rests on; `poisson_indices` and
+`distinct_indices` are exact draws in time proportional to what is drawn; a `Sampler` draws one
+`Cohort` per step, by the sampling of the plan.
+"""
 
 from __future__ import annotations
 
+import secrets
 from dataclasses import dataclass
 
 import numpy as np
 
-from userdp.sampling.base import Sampling
-from userdp.sampling.coins import Indices, distinct_indices
+from userdp.core.vocabulary import require_count, require_probability
+from userdp.sampling.base import Indices, Sampling
+
+_POOL_WORDS = 8
+"""Words of 32 bits that a seed is mixed in: 256 bits."""
+
+
+def secret_generator(unsafe_seed: int | None = None) -> np.random.Generator:
+    """A generator that the operating system seeds with 256 secret bits.
+
+    Amplification by sampling holds only against those who do not know the draws, so the seed is
+    never derived, stored or published. ``unsafe_seed`` exists for tests, and for 256 secret bits
+    that several processes share.
+    """
+    entropy = secrets.randbits(256) if unsafe_seed is None else unsafe_seed
+    # NumPy's default pool of four words would fold the 256 bits into 128.
+    seeds = np.random.SeedSequence(entropy, pool_size=_POOL_WORDS)
+    return np.random.Generator(np.random.PCG64DXSM(seeds))
+
+
+def poisson_indices(generator: np.random.Generator, population: int, probability: float) -> Indices:
+    """Each of ``0 … population - 1`` independently with ``probability``; ascending.
+
+    Guarantee: exactly the distribution of independent coins: the number of heads is binomial, and
+    given their number every set of indices is equally likely. Cost O(drawn), never O(population).
+
+    Args:
+        generator: the source of randomness.
+        population: how many there are to draw from; at least 0.
+        probability: in (0, 1].
+    """
+    require_count("population", population, at_least=0)
+    require_probability("probability", probability)
+    count = int(generator.binomial(population, probability)) if population else 0
+    return np.sort(distinct_indices(generator, population, count))
+
+
+def distinct_indices(generator: np.random.Generator, population: int, count: int) -> Indices:
+    """A uniformly random set of ``count`` distinct indices below ``population``, in any order.
+
+    Sparse sets are drawn by rejection: the first ``count`` distinct values of an i.i.d. uniform
+    sequence are a uniformly random set. Dense ones by a partial shuffle, O(population) = O(count).
+    """
+    if 4 * count >= population:
+        return generator.permutation(population)[:count].astype(np.int64, copy=False)
+    drawn = np.empty(0, dtype=np.int64)
+    while len(drawn) < count:
+        more = generator.integers(population, size=count + count // 2 + 8, dtype=np.int64)
+        sequence = np.concatenate([drawn, more])
+        _, first = np.unique(sequence, return_index=True)
+        drawn = sequence[np.sort(first)]
+    return drawn[:count]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -47,7 +103,7 @@ class Sampler:
     Args:
         sampling: how.
         counts: int64 (users,), examples of each training user, each at least 1.
-        generator: of `userdp.sampling.coins.secret_generator`.
+        generator: of `secret_generator`.
 
     Attributes:
         sampling: what it draws by; a step's line in the ledger takes it from here, not from the
