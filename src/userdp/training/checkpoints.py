@@ -1,25 +1,25 @@
 """Checkpoints: what a resumed run needs, and nothing that would let it repeat itself.
 
-One file each, in safetensors' format, which cannot run code when it is read: weights, optimizer
-state and moving average, and in its header the numbers. The sampler's state is not kept: a resumed
-run draws afresh (invariant 7). Operator-only: optimizer state is noisy, but nobody needs it.
+Each is one file of `torch.save`, with the trainable weights, the optimizer's state and the moving
+average. It is read with ``weights_only``, which loads tensors and numbers and runs no code. The
+sampler's state is not kept: a resumed run draws afresh (invariant 7). Checkpoints are for the
+operator only: the optimizer's state is noisy, but nobody else needs it.
 """
 
 from __future__ import annotations
 
+import io
+import pickle
 import time
-from collections import defaultdict
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map_only
 
 from userdp.core import files
-from userdp.core.codec import parse, text_of
 from userdp.core.errors import FailureError, in_short
 from userdp.gradients import trainable_parameters
 from userdp.gradients.shards import like, local, part_of, whole
@@ -29,7 +29,6 @@ from userdp.training.optimizers import WeightAverage
 
 _USUAL = TrainConfig()
 _KEPT = 2
-_FACTS = "facts"
 _SHARE = 20
 """Checkpoints by the clock take at most one part in so many of a run's time: writing a large model
 may take longer than the time after which the next one would be due."""
@@ -83,26 +82,21 @@ class Checkpoints:
             FailureError: the disk refused; the checkpoints that there were are unchanged.
         """
         begin = self._clock()
-        state, average = self._optimizer.state_dict(), self._average
-        held = [(i, *item) for i, values in state["state"].items() for item in values.items()]
-        parameters = trainable_parameters(self._model)
-        tensors = {f"weights.{n}": p.detach() for n, p in parameters.items()}
-        tensors |= {f"optimizer.{i}.{key}": v for i, key, v in held if isinstance(v, Tensor)}
-        tensors |= {f"average.{name}": value for name, value in average.values.items()}
-        tensors = {name: whole(tensor) for name, tensor in tensors.items()}
+        kept = {
+            "step": step,
+            "run_id": self._run_id,
+            "weights": dict(trainable_parameters(self._model)),
+            "average": self._average.values,
+            "average_updates": self._average.updates,
+            "optimizer": self._optimizer.state_dict(),
+        }
+        kept = tree_map_only(Tensor, lambda tensor: whole(tensor.detach()), kept)
         if writes:
-            facts = {
-                "step": step,
-                "run_id": self._run_id,
-                "average_updates": average.updates,
-                "numbers": [entry for entry in held if not isinstance(entry[2], Tensor)],
-                "groups": state["param_groups"],
-            }
-            tensors = {name: tensor.cpu().contiguous() for name, tensor in tensors.items()}
-            content = save(tensors, {_FACTS: text_of(facts, finite=False)})
+            content = io.BytesIO()
+            torch.save(tree_map_only(Tensor, Tensor.cpu, kept), content)
             files.operator_folder(self._folder)
-            path = self._folder / f"step-{step:09d}.safetensors"
-            files.write_file(path, content, mode=files.OPERATOR_FILE)
+            path = self._folder / f"step-{step:09d}.pt"
+            files.write_file(path, content.getvalue(), mode=files.OPERATOR_FILE)
             for old in self._all()[:-_KEPT]:
                 old.unlink()
         end = self._clock()
@@ -122,34 +116,26 @@ class Checkpoints:
         Raises:
             FailureError: as `read`.
         """
-        found = current_world().on_rank_zero(lambda: self.read(most_steps=most_steps))
-        if found is None:
+        kept = current_world().on_rank_zero(lambda: self.read(most_steps=most_steps))
+        if kept is None:
             return None
-        tensors, facts = found
         with torch.no_grad():
             for name, parameter in trainable_parameters(self._model).items():
-                local(parameter).copy_(part_of(parameter, tensors[f"weights.{name}"]))
+                local(parameter).copy_(part_of(parameter, kept["weights"][name]))
                 if name in self._average.values:
-                    own = part_of(parameter, tensors[f"average.{name}"])
+                    own = part_of(parameter, kept["average"][name])
                     self._average.values[name].copy_(like(parameter, own))
-        self._average.updates = facts["average_updates"]
-        groups = self._optimizer.param_groups
-        order = [parameter for group in groups for parameter in group["params"]]
-        state: dict[int, dict[str, Any]] = defaultdict(dict)
-        for index, key, number in facts["numbers"]:
-            state[index][key] = number
-        for name, value in tensors.items():
-            if name.startswith("optimizer."):
-                _, place, key = name.split(".", 2)
-                parameter = order[int(place)]
-                if value.shape == parameter.shape:
-                    value = like(parameter, part_of(parameter, value))
-                state[int(place)][key] = value
-        self._optimizer.load_state_dict({"state": dict(state), "param_groups": facts["groups"]})
-        return int(facts["step"])
+        self._average.updates = kept["average_updates"]
+        order = [one for group in self._optimizer.param_groups for one in group["params"]]
+        for place, state in kept["optimizer"]["state"].items():
+            for key, value in state.items():
+                if isinstance(value, Tensor) and value.shape == order[place].shape:
+                    state[key] = like(order[place], part_of(order[place], value))
+        self._optimizer.load_state_dict(kept["optimizer"])
+        return int(kept["step"])
 
-    def read(self, *, most_steps: int | None) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
-        """The tensors and numbers of the latest one; None if there is none.
+    def read(self, *, most_steps: int | None) -> dict[str, Any] | None:
+        """The content of the latest one; None if there is none.
 
         Raises:
             FailureError: it cannot be read, is another run's, or is of a step that this run has not
@@ -160,11 +146,9 @@ class Checkpoints:
             return None
         files.sweep(self._folder)
         try:
-            with safe_open(paths[-1], "pt") as file:
-                facts = parse(file.metadata()[_FACTS], finite=False)
-                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-            ours = self._is_ours(facts, most_steps)
-        except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
+            kept: dict[str, Any] = torch.load(paths[-1], map_location="cpu", weights_only=True)
+            ours = self._is_ours(kept, most_steps)
+        except (OSError, EOFError, pickle.UnpicklingError, RuntimeError, LookupError) as error:
             raise FailureError(
                 f"the checkpoint {paths[-1]} cannot be read: {in_short(error)}",
                 hint="remove it to resume from the one before",
@@ -175,11 +159,11 @@ class Checkpoints:
                 "what another run has learned, at the price of this one",
                 hint="put this run's own back, or remove it to resume from the one before",
             )
-        return tensors, facts
+        return kept
 
-    def _is_ours(self, facts: Mapping[str, Any], most_steps: int | None) -> bool:
-        taken = most_steps is None or facts["step"] <= most_steps
-        return bool(taken and facts["run_id"] == self._run_id)
+    def _is_ours(self, kept: Mapping[str, Any], most_steps: int | None) -> bool:
+        taken = most_steps is None or kept["step"] <= most_steps
+        return bool(taken and kept["run_id"] == self._run_id)
 
     def _all(self) -> list[Path]:
-        return sorted(self._folder.glob("step-*.safetensors"))
+        return sorted(self._folder.glob("step-*.pt"))
