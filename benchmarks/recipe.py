@@ -44,6 +44,7 @@ from torch import Tensor, nn
 
 from benchmarks.public_texts import read_base, store_of
 from benchmarks.rows import add_row, now, whole_rows
+from papers.adam_bc import optimizer_named
 from papers.plans import plan_of_size
 from papers.runs import held_out_loss
 from userdp.accounting import Accountant
@@ -60,10 +61,8 @@ from userdp.training.optimizers import (
     LITTLE_NOISE,
     RateFollower,
     WeightAverage,
-    build_optimizer,
     learning_rate,
     set_learning_rate,
-    set_noise_std,
 )
 
 DESIGN = Path(__file__).with_suffix(".toml")
@@ -177,7 +176,7 @@ class Setting:
             learning_rate=self.rate,
             schedule=Schedule(self.schedule),
             warmup_steps=self.warmup,
-            optimizer=OptimizerName(self.optimizer),
+            optimizer=OptimizerName.SGD if self.optimizer == "sgd" else OptimizerName.ADAMW,
             lora_rank=self.rank or None,
         )
 
@@ -220,8 +219,7 @@ def train(
     people = np.random.default_rng(setting.seed)
     noise = torch.Generator().manual_seed(setting.seed)
     model = add_adapters(base, config)
-    optimizer = build_optimizer(model, config)
-    set_noise_std(optimizer, noise_std)
+    optimizer = optimizer_named(setting.optimizer, noise_std=noise_std)(model, config)
     average = WeightAverage(model, AVERAGING)
     parameters = list(trainable_parameters(model).values())
     draw = units_of(split, setting, people)

@@ -27,7 +27,7 @@ from userdp.sampling import (
     PoissonUsers,
     Sampling,
 )
-from userdp.training.config import Averaging, OptimizerName, Schedule, TrainConfig
+from userdp.training.config import Averaging, Schedule, TrainConfig
 
 DESIGNS = Path(__file__).parent / "designs"
 NOISELESS = 1e-3
@@ -89,7 +89,7 @@ class Setting:
         clip_norm: of a unit. Under normalized clipping and Adam it moves nothing.
         clip_form: how a unit is clipped.
         selection: which of a user's examples are taken.
-        optimizer: of the noisy gradients.
+        optimizer: "adamw", or "adam-bc" (`papers.adam_bc`).
         averaging: of the weights.
         lora_rank: adapters in place of all weights.
         population_factor: so many times more users stand in the accounting than there are (Charles
@@ -109,7 +109,7 @@ class Setting:
     clip_norm: float = 1.0
     clip_form: ClipForm = ClipForm.NORMALIZED
     selection: Strategy = Strategy.RANDOM
-    optimizer: OptimizerName = OptimizerName.ADAMW
+    optimizer: str = "adamw"
     averaging: Averaging = Averaging.NONE
     lora_rank: int | None = None
     population_factor: int = 1
@@ -162,7 +162,6 @@ class Setting:
             learning_rate=learning_rate,
             warmup_steps=5,
             schedule=Schedule.LINEAR,
-            optimizer=self.optimizer,
             averaging=self.averaging,
             averaging_decay=0.9,
             lora_rank=self.lora_rank,

@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from torch import nn
 
 from papers.design import Declared, Design, Setting
@@ -28,8 +27,8 @@ from userdp.core.codec import encode, parse
 from userdp.core.errors import UseError
 from userdp.data.splits import Split
 from userdp.data.user_store import StoreSplit, UserStore
-from userdp.gradients import Units, causal_lm_loss
 from userdp.training.personalization import LocalTraining, personalize, summary
+from userdp.training.store_losses import split_losses
 
 Row = dict[str, Any]
 RESULTS = Path(__file__).parents[1] / "docs/results/papers"
@@ -40,7 +39,6 @@ PERSONALIZED = 70
 """Held-out users, the first by hash, who adapt a model."""
 LOCAL = LocalTraining(learning_rate=(0.001, 0.003, 0.01, 0.03), most_examples=16)
 """Local training of held-out users: four epochs of SGD (Charles et al. 2024, Appendix G.2)."""
-_EVALUATION_BATCH = 32
 
 
 def name_of(key: Mapping[str, Any]) -> str:
@@ -182,23 +180,15 @@ def held_out_loss(model: nn.Module, split: StoreSplit, most_examples: int) -> tu
     draw = np.random.default_rng(0)
     picked = [np.sort(draw.permutation(int(count))[:most_examples]) for count in split.counts]
     users = np.repeat(np.arange(len(picked)), [len(rows) for rows in picked])
-    examples = np.concatenate(picked)
-    order = np.argsort(-split.lengths(users, examples), kind="stable")
-    sums, tokens = np.zeros(len(picked)), np.zeros(len(picked))
-    model.eval()
-    with torch.no_grad():
-        for begin in range(0, len(order), _EVALUATION_BATCH):
-            here = order[begin : begin + _EVALUATION_BATCH]
-            rows = split.gather(users[here], examples[here])
-            units = Units.from_flat(rows.tokens, rows.offsets, np.arange(len(here) + 1))
-            losses = causal_lm_loss(model, units.input_ids, units.lengths).double().numpy()
-            np.add.at(sums, users[here], losses * (rows.lengths - 1))
-            np.add.at(tokens, users[here], rows.lengths - 1)
+    losses, targets = split_losses(model, split, users, np.concatenate(picked))
+    sums = np.bincount(users, weights=losses * targets, minlength=len(picked))
+    tokens = np.bincount(users, weights=targets, minlength=len(picked))
     return float(sums.sum() / tokens.sum()), float(np.mean(sums / tokens))
 
 
 def run_one(campaign: Campaign, setting: Setting, rate: float, name: str) -> Row:
     """Train, evaluate on held-out users, and read ε from the ledger."""
+    from papers.adam_bc import optimizer_named
     from userdp.claims import claim
     from userdp.training.causal_models import read_model
     from userdp.training.config import RunOptions
@@ -212,7 +202,9 @@ def run_one(campaign: Campaign, setting: Setting, rate: float, name: str) -> Row
     scores = campaign.scores(setting)
     store = campaign.store(setting.text)
     begin = time.monotonic()
-    train(store, plan, config, out=out, options=RunOptions(scores=scores))
+    scale = plan.denominator * (plan.clip.l2_norm if plan.clip.divided else 1.0)
+    built = optimizer_named(setting.optimizer, noise_std=plan.noise_std / scale)
+    train(store, plan, config, out=out, options=RunOptions(scores=scores), optimizer=built)
     trained = time.monotonic() - begin
     split = store.split(Split.HELD_OUT_USERS)
     model = read_model(str(out / "model"))

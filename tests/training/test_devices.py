@@ -76,7 +76,6 @@ RUNS = {
     "users": (USERS, {}),
     "adapters": (USERS, {"lora_rank": 2}),
     "averaged": (els_plan(steps=3), {"averaging": "ema", "checkpoint_every": 1}),
-    "adam-bc": (USERS, {"optimizer": "adam-bc"}),
     "activations again": (USERS, {"activation_checkpointing": True, "micro_batch": 2}),
     "adaptive": (changed_plan(USERS, adaptive=MOVING), {}),
 }

@@ -23,12 +23,7 @@ class OptimizerName(StrEnum):
     """Optimizers; each sees only the noisy gradient, so each is free post-processing."""
 
     ADAMW = "adamw"
-    ADAM_BC = "adam-bc"
     SGD = "sgd"
-
-
-_FOLLOW = (OptimizerName.ADAMW, OptimizerName.ADAM_BC)
-"""Optimizers that keep a mean of earlier gradients, which the learning rate can follow."""
 
 
 class Schedule(StrEnum):
@@ -154,13 +149,12 @@ class TrainConfig:
         width: of a new model.
         heads: of a new model.
         seed: of a new model's and the adapters' initial weights; sampling and noise never use it.
-        optimizer: the optimizer; adam-bc is AdamW less the noise's share of the second moment.
-        bias_correction_floor: of adam-bc: least second moment, in parts of the noise variance.
+        optimizer: adamw, or sgd with momentum.
         learning_rate: its peak, after the warm-up; by default 0.002 at first, of adapters 0.008.
         warmup_steps: the learning rate rises linearly over so many steps.
         schedule: of the learning rate after the warm-up. "following" lets it follow the noisy
             gradients, up to four times as high or low, free in epsilon; by default where no
-            learning rate is given, with the optimizers adamw and adam-bc. Else constant.
+            learning rate is given, with adamw. Else constant.
         weight_decay: decoupled; 0 turns it off.
         lora_rank: train low-rank adapters of this rank in place of all weights.
         lora_alpha: scale of the adapters; twice the rank by default.
@@ -196,7 +190,6 @@ class TrainConfig:
     heads: int = 6
     seed: int = 0
     optimizer: OptimizerName = OptimizerName.ADAMW
-    bias_correction_floor: float = 0.1
     learning_rate: float = None  # type: ignore[assignment]  # a number once it is made
     warmup_steps: int = 0
     schedule: Schedule = None  # type: ignore[assignment]  # one of them once it is made
@@ -227,7 +220,7 @@ class TrainConfig:
             require_count(name, getattr(self, name), at_least=0)
         rate: Any = self.learning_rate
         schedule: Any = self.schedule
-        adam = self.optimizer in _FOLLOW
+        adam = self.optimizer is OptimizerName.ADAMW  # it keeps a mean of earlier gradients
         if schedule is None:
             follows = rate is None and adam
             usual = Schedule.FOLLOWING if follows else Schedule.CONSTANT
@@ -245,7 +238,6 @@ class TrainConfig:
             object.__setattr__(self, "learning_rate", rate)
         require_positive("learning_rate", self.learning_rate)
         require_positive("checkpoint_seconds", self.checkpoint_seconds)
-        require_positive("bias_correction_floor", self.bias_correction_floor, at_most=1)
         for name, most in (("weight_decay", 1), ("dropout", 0.99), ("averaging_decay", 0.999999)):
             if not 0 <= getattr(self, name) <= most:
                 raise UseError(f"{name} must be from 0 to {most:g}, got {getattr(self, name)!r}")
@@ -289,7 +281,7 @@ def changed(config: TrainConfig, **fields: Any) -> TrainConfig:
     A learning rate that is given here, and an optimizer that cannot follow, end a schedule that
     follows, as they do where a configuration is made.
     """
-    adam = fields.get("optimizer", config.optimizer) in _FOLLOW
+    adam = fields.get("optimizer", config.optimizer) is OptimizerName.ADAMW
     if config.schedule is Schedule.FOLLOWING and ("learning_rate" in fields or not adam):
         fields = {"schedule": None, **fields}
     return replace(config, **fields)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import torch
 from torch import nn
 
 from userdp.core import interrupts
@@ -68,6 +69,7 @@ def train(
     progress: Progress | None = None,
     unsafe_seeds: UnsafeSeeds = _SECRET,
     watched: Watched | None = None,
+    optimizer: Callable[[nn.Module, TrainConfig], torch.optim.Optimizer] = build_optimizer,
 ) -> DryRun | None:
     """Train a model on a store's training split and release it in ``out``.
 
@@ -90,6 +92,7 @@ def train(
         progress: shows how many steps are done.
         unsafe_seeds: FOR TESTS ONLY.
         watched: is given a private run and its model, when the run is open and before its steps.
+        optimizer: builds the optimizer, of studies that compare others.
 
     Returns:
         What a dry run would cost and claim; None of a run that was made.
@@ -135,7 +138,7 @@ def train(
         training = Training(
             model=model,
             # Adapters, the device and sharding replace tensors: the optimizer comes last.
-            optimizer=build_optimizer(model, config),
+            optimizer=optimizer(model, config),
             store=store,
             plan=plan,
             out=out,

@@ -32,7 +32,6 @@ from userdp.training.collate import Collator
 from userdp.training.devices import machine_facts
 from userdp.training.distributed import Dealing, current_world, shared_secret, source_for
 from userdp.training.open_run import Training
-from userdp.training.optimizers import set_noise_std
 
 _FILLED = 8
 """Fewest passes that a step's expected rows are made to fill: of so many, some are alike."""
@@ -187,7 +186,6 @@ class StepMechanism:
             noise_std=self.noise_std / denominator,
             l2_norm=self.l2_clip_norm * self.plan.denominator / denominator,
         )
-        set_noise_std(self._of.optimizer, step.noise_std)
         self._adapt(summed)
         return step
 
