@@ -23,7 +23,6 @@ from userdp.version import __version__
 if TYPE_CHECKING:
     from userdp.claims import claim
     from userdp.commands.account import account
-    from userdp.commands.answers import Run
     from userdp.commands.audit import audit, selftest
     from userdp.commands.dedup import dedup
     from userdp.commands.demo import demo
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
     from userdp.commands.prepare import prepare
     from userdp.commands.report import report
     from userdp.commands.store import budget, forget, members, score, settle, stats
-    from userdp.commands.train import train
+    from userdp.commands.train import Run, train
     from userdp.commands.tune import tune
     from userdp.commands.verify import verify
     from userdp.core.clip import Clip
@@ -51,7 +50,7 @@ if TYPE_CHECKING:
 _ELSEWHERE = {
     "core.clip": ("Clip",),
     "claims": ("claim",),
-    "commands.answers": ("Run",),
+    "commands.train": ("Run",),
     "commands.audit": ("audit", "selftest"),
     "commands.store": ("budget", "forget", "members", "score", "settle", "stats"),
     "data.user_store": ("UserStore",),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import stat
-from pathlib import Path
 
 import pytest
 
@@ -13,7 +12,6 @@ from tests.heard import Heard
 from tests.training.toy import lines
 from userdp.claims import claim
 from userdp.cli.output import in_words
-from userdp.commands.evaluate import Evaluated
 from userdp.data.splits import Split
 from userdp.data.user_store import UserStore
 from userdp.ledger import RunFolder
@@ -72,7 +70,7 @@ def test_the_paired_difference_is_that_of_each_user_s_losses(place, evaluate):
 def test_which_is_better_is_said_only_where_the_errors_let_one_see_it(difference, error, words):
     told = {"user_loss": difference, "standard_error": error}
     part = {"split": "train", "users": 2, "model": {"loss": 1.0}, "difference": told}
-    said = in_words(Evaluated(run=Path("run"), splits=(part,)), "evaluate", {})
+    said = in_words({"run": "run", "operator_only": True, "splits": [part]}, "evaluate")
     assert any(words in one for one in said if isinstance(one, str))
 
 

@@ -1,10 +1,12 @@
-"""What the commands are given: settings by section, fields of dataclasses, and what is refused."""
+"""What commands share about their arguments: sections of settings, folders of runs, refusals."""
 
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from userdp.core.errors import UseError, closest, likely
@@ -49,3 +51,13 @@ def divided(given: Mapping[str, Any], *groups: type) -> list[dict[str, Any]]:
         if value is not None:
             at[name] = value
     return parts
+
+
+def folder_of(run: str | os.PathLike[str]) -> Path:
+    """The folder of a run; `UseError` where there is none."""
+    path = Path(run)
+    if not path.is_dir():
+        raise UseError(
+            f"there is no run at {path}", hint="name the folder that a run was trained in"
+        )
+    return path

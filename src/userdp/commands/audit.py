@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from userdp.auditing.audit_run import Attacks, audit_run
-from userdp.commands.answers import folder_of
+from userdp.commands.arguments import folder_of
 from userdp.commands.progress import shown
 from userdp.core.interrupts import told
 from userdp.core.stages import Progress

@@ -66,7 +66,7 @@ def demo(*, out: str | os.PathLike[str]) -> dict[str, Any]:
     run: Any = userdp.train(store, out=place / "run", **TRAINED)
     say("3/4 evaluate: the model and the base model on held-out modules")
     measured = userdp.evaluate(run, store=store, split=[Split.HELD_OUT_USERS])
-    before, after = (row["loss"] for row in measured.rows())
+    before, after = (measured["splits"][0][of]["loss"] for of in ("base", "model"))
     say("4/4 report: the claim, its assumptions, the curves")
     pages = {"public_report": place / "report-public.html", "report": place / "report.html"}
     for kind, page in pages.items():

@@ -5,12 +5,10 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from userdp.commands.answers import INNER, Answer, folder_of
-from userdp.commands.arguments import refuse
+from userdp.commands.arguments import folder_of, refuse
 from userdp.commands.progress import shown
 from userdp.core.errors import UseError
 from userdp.core.interrupts import told
@@ -21,35 +19,6 @@ from userdp.data.user_store import UserStore
 from userdp.training.devices import choose_device
 from userdp.training.evaluation import evaluate_splits, held_out_splits, release_evaluation
 from userdp.training.personalization import LocalTraining, personalize_run
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Evaluated(Answer):
-    """Losses that were measured, or released under DP.
-
-    Args:
-        run: its folder.
-        operator_only: whether the numbers are exact, so that no ε covers them.
-        splits: exact numbers by split.
-        released: what may be published.
-        personalized: what held-out users gain from a model of their own.
-    """
-
-    run: Path
-    operator_only: bool = True
-    splits: tuple[dict[str, Any], ...] | None = None
-    released: dict[str, Any] | None = field(default=None, metadata=INNER)
-    personalized: dict[str, Any] | None = field(default=None, metadata=INNER)
-
-    def rows(self) -> list[dict[str, Any]]:
-        """One for each split and model ("base" is what the run began from)."""
-        parts = self.splits or ([self.released] if self.released else [])
-        return [
-            {"split": part["split"], "of": of, **part[of], **part[of].get("user_quantiles", {})}
-            for part in parts
-            for of in ("base", "model")
-            if of in part
-        ]
 
 
 def evaluate(
@@ -68,7 +37,7 @@ def evaluate(
     device: str = "auto",
     local: LocalTraining | None = None,
     progress: Progress | None = None,
-) -> Evaluated:
+) -> dict[str, Any]:
     """Measure a run's loss on people's text: exactly, or under DP.
 
     By split, per token and per user, next to the model that the run began from. Without epsilon
@@ -107,6 +76,11 @@ def evaluate(
         progress: receives the progress (with epsilon no number, since how many users there are is
             private); by default a bar, or lines where stderr is no terminal.
 
+    Returns:
+        Exact numbers of each of the ``splits``, ``operator_only``: of the ``model`` and of the
+        ``base`` model that the run began from, and the ``difference``; or what was released, or
+        what held-out users gain from a model of their own, by name.
+
     Raises:
         UseError: an argument is out of range, or nothing may be released of this model.
     """
@@ -136,15 +110,15 @@ def evaluate(
             released = release_evaluation(
                 path, people, (splits or [Split.HELD_OUT_USERS])[0], **how
             )
-            return Evaluated(run=path, operator_only=False, released=released)
+            return {"run": path, "operator_only": False, **released}
         how["most_users"] = most_users
         if personalize:
             how["lora_rank"] = lora_rank
             gained = personalize_run(path, people, local or LocalTraining(), **how)
-            return Evaluated(run=path, personalized=gained)
+            return {"run": path, "operator_only": True, **gained}
         splits = splits or [*held_out_splits(people)]
         measured = evaluate_splits(path, people, splits, batch=micro_batch, **how)
-        return Evaluated(run=path, splits=tuple(measured))
+        return {"run": path, "operator_only": True, "splits": measured}
 
 
 def _require_round(name: str, bound: float | None) -> None:

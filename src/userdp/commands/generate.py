@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
-from userdp.claims import Claim, claim
-from userdp.commands.answers import INNER, Answer, folder_of
+from userdp.claims import claim
+from userdp.commands.arguments import folder_of
 from userdp.commands.progress import shown
 from userdp.core.codec import digest
 from userdp.core.files import OPERATOR_FILE, SHAREABLE_FILE, require_new, write_file, write_json
@@ -23,45 +22,6 @@ from userdp.ledger import RunFolder, RunRecord, StoreLedger
 from userdp.training.sampled_texts import GenerateConfig, GeneratedText, sampled_texts
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Generated(Answer):
-    """Texts that a model wrote.
-
-    Args:
-        run: its folder.
-        claim: that covers them.
-        texts: each with its prompt.
-        records: how many.
-        ended: how many of them end by themselves.
-        operator_only: whether nothing covers them, or people's text was read to check them.
-        out: the file they were written to, if any.
-        check: how many hold stretches of a store's text; operator-only.
-    """
-
-    run: Path
-    claim: Claim = field(metadata=INNER)
-    texts: tuple[str, ...]
-    records: int
-    ended: int
-    operator_only: bool
-    out: Path | None
-    check: dict[str, Any] | None = None
-
-    def to_dict(self) -> dict[str, Any]:
-        """The object of ``userdp generate --json``; texts that are in a file are not repeated."""
-        values = super(Generated, self).to_dict()
-        return {key: one for key, one in values.items() if key != "texts" or self.out is None}
-
-    def rows(self) -> list[dict[str, Any]]:
-        """One for each text; it says what wrote it, so that `userdp.prepare` knows it again."""
-        return [{"text": text, **self.writer} for text in self.texts]
-
-    @property
-    def writer(self) -> dict[str, str]:
-        """The mark of texts that the model wrote."""
-        return {GENERATED: f"userdp {digest(self.claim.lineage)[:16]}"}
-
-
 def generate(
     run: str | os.PathLike[str],
     *,
@@ -73,7 +33,7 @@ def generate(
     device: str = "auto",
     progress: Progress | None = None,
     **options: Annotated[Any, GenerateConfig],
-) -> Generated:
+) -> dict[str, Any]:
     """Sample text from a run's model; the run's claim covers it.
 
     With out it becomes a synthetic data set in JSON Lines, a `text` per line, which userdp prepare
@@ -96,6 +56,12 @@ def generate(
         progress: receives the progress; by default a bar, or lines where stderr is no terminal.
         options: fields of `GenerateConfig`, such as ``temperature``.
 
+    Returns:
+        The claim that covers the texts, by name; how many there are, and how many of them ended by
+        themselves; the ``texts``, or the file ``out`` that they are in; ``generated_by``, the mark
+        that each record needs so that `userdp.prepare` knows generated text again; whether they are
+        ``operator_only``; and what the ``check`` found.
+
     Raises:
         UseError: an argument is out of range, or the folder holds other weights than were released.
     """
@@ -114,22 +80,24 @@ def generate(
             texts.append(text)
             bar.at(len(texts))
         checked = None if store is None else _check(path, store, texts, check_tokens, bar)
-    made = Generated(
-        run=path,
-        claim=claimed,
-        texts=tuple(text.prompt + text.text for text in texts),
-        records=len(texts),
-        ended=sum(text.ended for text in texts),
-        operator_only=not claimed.finite or check is not None,
-        out=files[0] if files else None,
-        check=checked,
-    )
+    operator_only = not claimed.finite or check is not None
+    writer = {GENERATED: f"userdp {digest(claimed.lineage)[:16]}"}
+    written = [text.prompt + text.text for text in texts]
     if files:
-        mode = OPERATOR_FILE if made.operator_only else SHAREABLE_FILE
-        lines = "".join(json.dumps(row) + "\n" for row in made.rows())
-        write_json(files[1], {"lineage": claimed.lineage.plain, **made.writer}, mode=mode)
+        mode = OPERATOR_FILE if operator_only else SHAREABLE_FILE
+        lines = "".join(json.dumps({"text": text, **writer}) + "\n" for text in written)
+        write_json(files[1], {"lineage": claimed.lineage.plain, **writer}, mode=mode)
         write_file(files[0], lines.encode(), mode=mode)
-    return made
+    return {
+        "run": path,
+        **claimed.to_dict(),
+        **writer,
+        "records": len(texts),
+        "ended": sum(text.ended for text in texts),
+        "operator_only": operator_only,
+        **({"out": files[0]} if files else {"out": None, "texts": written}),
+        **({} if checked is None else {"check": checked}),
+    }
 
 
 def _check(

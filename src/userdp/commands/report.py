@@ -9,8 +9,7 @@ from datetime import date
 from pathlib import Path
 from typing import Annotated, Any
 
-from userdp.commands.answers import folder_of
-from userdp.commands.arguments import refuse
+from userdp.commands.arguments import folder_of, refuse
 from userdp.core.files import OPERATOR_FILE, SHAREABLE_FILE, require_new, write_file
 from userdp.reporting.facts import About, Facts, read_runs, read_store_total
 from userdp.reporting.meaning import FALSE_ALARMS

@@ -10,7 +10,7 @@ from typing import Any
 
 from userdp.accounting.filters import RenyiFilter
 from userdp.claims import claim as claim_at
-from userdp.commands.answers import folder_of
+from userdp.commands.arguments import folder_of
 from userdp.commands.progress import shown
 from userdp.core.codec import encode, plain
 from userdp.core.errors import UseError

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,7 +15,7 @@ from userdp.core.errors import UseError, warn
 from userdp.training.config import PlainPlan, RunOptions, TrainConfig, changed, train_config
 
 if TYPE_CHECKING:  # what the help does not need is imported where it is used
-    from userdp.commands.answers import Run
+    from userdp.claims import Claim
     from userdp.core.stages import Progress
     from userdp.data.user_store import UserStore
     from userdp.plans import Plan
@@ -22,6 +23,54 @@ if TYPE_CHECKING:  # what the help does not need is imported where it is used
     from userdp.training.preflight import DryRun
 
     AnyPlan = Plan | Proposal | PlainPlan | str | os.PathLike[str]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Run:
+    """A run's folder and what it claims.
+
+    Args:
+        path: the folder.
+        claim: of all that the run released, from its ledger.
+        algorithm: as its plan says; None of a run without privacy.
+        steps: taken.
+        seconds: that the steps took in this call.
+    """
+
+    path: Path
+    claim: Claim
+    algorithm: str | None
+    steps: int
+    seconds: float
+
+    def __fspath__(self) -> str:
+        return str(self.path)
+
+    @property
+    def model(self) -> Path:
+        """The released weights, in the format of `transformers`, or of `peft` if they are alone."""
+        from userdp.ledger import RunFolder
+
+        return RunFolder(self.path).released
+
+    @property
+    def ledger(self) -> Path:
+        """One line per attempted step; may be handed on."""
+        from userdp.ledger import RunFolder
+
+        return RunFolder(self.path).ledger
+
+    def to_dict(self) -> dict[str, Any]:
+        """The object of ``userdp train --json``."""
+        return {
+            **self.claim.to_dict(),
+            "algorithm": self.algorithm,
+            "steps": self.steps,
+            "seconds": round(self.seconds, 2),
+            "run": str(self.path),
+            "model": str(self.model),
+            "ledger": str(self.ledger),
+        }
 
 
 def train(
@@ -98,7 +147,6 @@ def train(
             checkpoint, from which ``resume`` goes on.
     """
     from userdp.claims import claim
-    from userdp.commands.answers import Run
     from userdp.commands.progress import shown
     from userdp.core.stages import NoProgress
     from userdp.data.integrity import require_intact
