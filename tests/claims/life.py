@@ -56,8 +56,8 @@ class People:
 
     @property
     def runs(self) -> set[str]:
-        """Those that have a price; what went on from a copy is the same run."""
-        return {name for name in finite(self.paid) if not name.startswith(("query", "again"))}
+        """Those that have a price."""
+        return {name for name in finite(self.paid) if not name.startswith("query")}
 
 
 @dataclass
@@ -75,7 +75,6 @@ class Model:
     paid: dict[str, float]
     conditional: bool
     done: bool = True
-    price: float = EPSILON
     latest: bool = True
     adapters: Path | None = None
 
@@ -108,7 +107,7 @@ class Truth:
         conditional = people.looked or people.copied or people.doubtful
         priced = finite(people.paid)
         paid = {**from_base, **finite(people.learned), **priced}
-        self.models[run] = Model(run, store, {**paid, run: price}, conditional, done, price)
+        self.models[run] = Model(run, store, {**paid, run: price}, conditional, done)
         people.paid[run] = price
         people.conditional |= conditional
         people.looked |= logged  # its operator saw losses
@@ -207,17 +206,6 @@ class Life:
             assert self.resumed(second) == 2
             self.truth.models[first].done = True
             self.truth.models[second].latest = False
-
-    def charge_again(self, store: str) -> None:
-        """A run that was copied goes on against a further charge of its whole plan."""
-        for run in [one for one in self.unfinished() if not self.truth.models[one].latest][:1]:
-            place = self.folder / self.truth.models[run].store
-            options = ("--out", self.folder / run, "--resume", "--set", "run.charge_again=true")
-            assert self.tell("train", place, *options)[0] == 0
-            model, again = self.truth.models[run], self.new("again")
-            model.paid[again] = self.truth.people[model.store].paid[again] = model.price
-            self.truth.people[model.store].conditional = True  # a second run is a choice
-            model.done = model.latest = True
 
     def go_on(self, store: str) -> None:
         """Training on top of a released model, wherever it lies and whatever it is called."""
@@ -389,7 +377,7 @@ class Life:
         self.truth.people[name] = replace(people, paid=paid, learned=learned, copied=copied)
 
     STEPS = (
-        "ask", "look", "train", "stop", "resume", "copy_run", "charge_again",
+        "ask", "look", "train", "stop", "resume", "copy_run",
         "go_on", "stripped", "plain", "evaluate", "sweep", "append", "prepare_again", "copy_store",
         "export", "best_of_three", "loop",
         "adapters", "plain_adapters",

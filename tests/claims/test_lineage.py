@@ -18,30 +18,12 @@ RUN = Steps(id="run", plan=PLAN)
 QUERY = Query(id="q", name="users", pure_epsilon=0.1)
 
 
-def test_invariant_13_a_sum_keeps_the_further_charges_that_either_side_knows():
-    one, other = (Lineage(parts=(replace(RUN, further=(name,)),)) for name in ("first", "second"))
-    (whole,) = (one + other).parts
-    assert whole.charges == 3
-    assert whole.guarantee().epsilon == 3 * RUN.guarantee().epsilon
-    (same,) = (one + one).parts
-    assert same.charges == 2
-
-
 def test_invariant_13_people_apart_from_one_store_are_not_apart_from_the_next():
     part = Query(id="q", name="users", pure_epsilon=0.5)
     declared = Lineage(apart=(Apart(part=part, ledger="here"),))
     assert declared.among("here", ()).parts == ()
     assert declared.among("there", ()).parts == (part,)
     assert declared.among("here", {"q"}).parts == (part,), "it charged them itself"
-
-
-def test_charges_of_one_plan_share_a_delta_evenly():
-    """Basic composition of equal parts: twice the epsilon, each at half the delta."""
-    twice = Steps(id="r", plan=PLAN, further=("again",)).guarantee(delta=1e-5)
-    once = PLAN.guarantee(delta=5e-6)
-    assert twice.epsilon == pytest.approx(2 * once.epsilon, rel=1e-12)
-    assert twice.epsilon >= 2 * once.epsilon
-    assert twice.delta == 1e-5
 
 
 def test_a_claim_is_one_mechanism_only_if_a_single_charge_is_all_of_it():
@@ -56,7 +38,6 @@ def test_a_claim_is_one_mechanism_only_if_a_single_charge_is_all_of_it():
     assert claimed(QUERY, RUN) is None
     assert claimed(QUERY) is None
     assert claimed() is None
-    assert claimed(Steps(id="r", plan=PLAN, further=("again",))) is None
 
 
 @pytest.mark.parametrize(

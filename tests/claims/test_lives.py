@@ -15,7 +15,7 @@ from userdp.claims import claims as claims_module
 from userdp.claims import descent as descent_module
 from userdp.claims import weights as weights_module
 from userdp.claims.lineage import Lineage, of_parts
-from userdp.ledger import History, RunRecord
+from userdp.ledger import History
 from userdp.ledger import admission as admission_module
 from userdp.ledger import store_ledger as store_module
 from userdp.ledger.lines import Release
@@ -84,8 +84,6 @@ LOSSES = {
     "looks": ([History], "looks", (), "look train"),
     "earlier runs": ([open_run], "inherited", without_runs, "train train"),
     "copies": ([History], "copied", False, "ask copy_store train"),
-    "further charges": ([RunRecord], "charges", property(lambda self: [self.run_id]),
-                        "stop copy_run charge_again"),
     "steps to come": ([descent_module], "_own_part", so_far, "stop"),
     "adapters from elsewhere": ([origin_module], "are_fresh", lambda *args: True,
                                 "adapters:moved"),

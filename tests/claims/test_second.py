@@ -36,9 +36,9 @@ def test_of_one_run_it_is_the_plans_number_by_the_other_accountant():
     assert told.guarantee.epsilon < second.epsilon
 
 
-def test_it_counts_every_part_every_charge_and_every_run_of_a_grid():
+def test_it_counts_every_part_and_every_run_of_a_grid():
     once = second_opinion(claim_of(Steps(id="a", plan=ULS)))
-    twice = second_opinion(claim_of(Steps(id="a", plan=ULS, further=("b",)), QUERY))
+    twice = second_opinion(claim_of(Steps(id="a", plan=ULS), Steps(id="b", plan=ULS), QUERY))
     grid = FixedGrid(plans=(ULS, ULS), score_epsilon=0.125)
     chosen = second_opinion(claim_of(Choice(id="g", tuning=grid)))
     assert once is not None

@@ -12,10 +12,9 @@ from tests.claims.lives import LEARNING, PLAIN, PLAN, SHAPE, Teller, begin, trai
 from tests.sweeping.launch import Trials, swept
 from tests.training.toy import CONFIG, toy_store
 from userdp.claims import claim
-from userdp.core.errors import FailureError, UseError
+from userdp.core.errors import UseError
 from userdp.ledger import StoreLedger
 from userdp.sweeping.request import Choice, TuningMode, build_request, grid
-from userdp.training.checkpoints import Checkpoints
 
 PRICE = PLAN.guarantee().epsilon
 
@@ -112,35 +111,6 @@ def test_a_trial_that_was_thrown_away_stays_in_the_price_of_the_winner(store, tm
     won, trial = claim(tmp_path / "sweep" / "winner"), asked.candidates[0].plan
     whole = asked.tuning.guarantee().epsilon + trial.guarantee().epsilon
     assert won.guarantee.epsilon == pytest.approx(whole)
-
-
-@pytest.mark.slow
-def test_what_a_copied_trial_was_charged_again_is_in_the_price_of_the_winner(store, tmp_path):
-    tell, trial = Teller(), tmp_path / "sweep" / "trial-001"
-
-    class Stopped(Trials):
-        def __call__(self, *arguments, **options):
-            with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(Checkpoints, "save", interrupt)
-                return super().__call__(*arguments, **options)
-
-    def interrupt(*arguments, **options):
-        raise FailureError("the disk is full")
-
-    with pytest.raises(FailureError, match="disk is full"):
-        tuned(store, "new", tmp_path, trials=Stopped())
-    shutil.copytree(trial, tmp_path / "copy", copy_function=shutil.copy2)
-    assert tell("train", store.path, "--out", trial, "--resume")[0] == 0
-    shutil.rmtree(trial)
-    shutil.copytree(tmp_path / "copy", trial, copy_function=shutil.copy2)
-    assert tell("train", store.path, "--out", trial, "--resume")[0] == 2
-    again = ("--resume", "--set", "run.charge_again=true")
-    tell.done("train", store.path, "--out", trial, *again)
-    asked = tuned(store, "new", tmp_path, resume=True)
-    whole = asked.tuning.guarantee().epsilon + asked.candidates[0].plan.guarantee().epsilon
-    won = claim(tmp_path / "sweep" / "winner").guarantee.epsilon
-    assert won == pytest.approx(whole)
-    assert claim(store.path).guarantee.epsilon >= won * (1 - 1e-15)  # added up in another order
 
 
 @pytest.mark.slow

@@ -61,10 +61,8 @@ def test_any_command_ends_with_130_and_its_own_line(monkeypatch, capsys, number)
 @pytest.mark.parametrize(
     ("line", "again"),
     [
-        (  # a second price is not charged by the line that goes on
-            "train store --out run --resume --set run.charge_again=true",
-            "go on with: userdp train store --out run --resume\n",
-        ),
+        ("train store --out run", "go on with: userdp train store --out run --resume\n"),
+        ("train store --out run --resume", "go on with: userdp train store --out run --resume\n"),
         # It trains on the way, and begins again.
         ("demo --out demo", "run it again: userdp demo --out demo\n"),
     ],

@@ -13,7 +13,6 @@ import sys
 from pathlib import Path
 
 from tests.claims.lives import PLAN, Teller, begin
-from tests.ledger.runs import copied
 from tests.training.toy import CONFIG, cycles, toy_store
 from userdp.claims import claim
 from userdp.core.codec import encode
@@ -40,9 +39,7 @@ def write(folder: Path) -> None:
     tell.done("store", "stats", store, "--epsilon", 0.5, "--ask", "users")
     begin(opened, at / "run")
     begin(opened, at / "stopped", stop=2)
-    copied(at / "stopped", at / "again")
     tell.done("train", store, "--out", at / "stopped", "--resume")
-    tell.done("train", store, "--out", at / "again", "--resume", "--set", "run.charge_again=true")
     tell.done("evaluate", at / "run", "--store", store, "--epsilon", 0.25, "--no-base")
     tell.done("store", "stats", store)
     model, lora = ("--model", at / "run" / "model"), ("--lora-rank", 1)
@@ -62,17 +59,18 @@ def write(folder: Path) -> None:
     run_sweep(opened, at / "sweep", asked)
     (at / "sweep" / "winner").rename(at / "winner")
     begin(opened, at / "unfinished", stop=2)
-    for run in ("run", "stopped", "again", "adapted", "winner", "unfinished"):
+    for run in ("run", "stopped", "adapted", "winner", "unfinished"):
         for name in KEPT:
             if (at / run / name).is_dir():
                 shutil.copytree(at / run / name, folder / run / name)
             elif (at / run / name).exists():
                 (folder / run).mkdir(exist_ok=True)
                 shutil.copy2(at / run / name, folder / run)
-    for run in ("stopped", "again", "unfinished"):
+    for run in ("stopped", "unfinished"):
         shutil.rmtree(folder / run / "model", ignore_errors=True)
     shutil.rmtree(at)
-    names = ("store", "run", "stopped", "again", "adapted", "winner", "unfinished")
+    (folder / "store" / "places.jsonl").unlink()  # of what lies where the corpus was written
+    names = ("store", "run", "stopped", "adapted", "winner", "unfinished")
     told = {name: claim(folder / name).to_dict() for name in names}
     (folder / "claims.json").write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
 

@@ -31,15 +31,15 @@ SELECTION = PrivateSelection(plans=(PLAN,), score_epsilon=0.1, repetitions=LAW)
 
 
 def run(ledger: StoreLedger, name: str, *words: str) -> None:
-    """``run NAME``, and any of ``logged``, ``steered``, ``measured``, ``of CONSTANTS``, ``again``.
+    """``run NAME``, and any of ``logged``, ``steered``, ``measured``, ``of CONSTANTS``.
 
-    ``measured``: its plan was made of exact numbers; ``again RUN``: a further charge of that run.
+    ``measured``: its plan was made of exact numbers.
     """
     named = dict(pairwise(words))
     facts = {word: word in words for word in ("logged", "steered")}
     constants = named.get("of", f"constants of {name}")
     plan = MEASURED if "measured" in words else PLAN
-    reserve(ledger, name, plan, constants=constants, again=named.get("again"), **facts)
+    reserve(ledger, name, plan, constants=constants, **facts)
 
 
 def select(ledger: StoreLedger, *slots: str, selection: PrivateSelection = SELECTION) -> History:

@@ -20,9 +20,7 @@ PARTS = [
 ]
 LINES = [
     lines.Store(id="i", inode=1),
-    lines.Charge(
-        pays_for=Steps(id="r", plan=PLAN), again=None, logged=True, steered=False, **CHARGED
-    ),
+    lines.Charge(pays_for=Steps(id="r", plan=PLAN), logged=True, steered=False, **CHARGED),
     *(lines.Charge(pays_for=paid) for paid in PARTS),
     lines.BeginTuning(run_id="u", constants=("c",), slots={"a": "c"}),
     lines.Open(run_id="r", attempts=0, nonce="n"),

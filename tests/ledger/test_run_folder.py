@@ -53,7 +53,7 @@ def test_a_record_says_what_the_lines_come_to(tmp_path):
     run = run_with(tmp_path / "run", plan, 3, finished=True, facts={"model": "small"})
     told = RunRecord.read(run)
     assert (told.run_id, told.plan, told.facts) == ("run", plan, {"model": "small"})
-    assert (told.attempts, told.finish.attempts, told.openings, told.charges) == (3, 3, [], [])
+    assert (told.attempts, told.finish.attempts, told.openings) == (3, 3, [])
     assert told.digest == hashlib.sha256((run / "ledger.jsonl").read_bytes()).hexdigest()
     assert RunRecord.read(run / "ledger.jsonl").data == told.data
 

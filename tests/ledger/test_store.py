@@ -13,7 +13,7 @@ from userdp.claims import claim
 from userdp.claims.lineage import ConditionKind
 from userdp.core.errors import UseError
 from userdp.ledger import History, StoreLedger, journal
-from userdp.ledger.counter import Counter, open_charges
+from userdp.ledger.counter import Counter, open_runs
 from userdp.ledger.lines import Declare
 
 
@@ -213,10 +213,10 @@ def test_of_two_who_ask_which_runs_are_open_neither_takes_the_other_for_a_run(
         flock(descriptor, how)
         if not met:  # the first one holds what it asked with
             met.append(None)
-            met[0] = open_charges(path.parent)
+            met[0] = open_runs(path.parent)
 
     monkeypatch.setattr(fcntl, "flock", meanwhile)
-    assert open_charges(path.parent) == []
+    assert open_runs(path.parent) == []
     assert met == [[]]
     with Counter(path, begun=True):
-        assert open_charges(path.parent) == ["one"]
+        assert open_runs(path.parent) == ["one"]

@@ -87,16 +87,14 @@ CONDITIONS = {
     "look stats; ask; look evaluate; run one": "evaluate, stats",
     # Constants that were declared before a look were not chosen by it; a second run is a choice.
     "declare a; look stats; run one of a": "",
-    "declare a; look stats; run one of a; run two again one of a": "stats",
+    "declare a; look stats; run one of a; run two of a": "stats",
     # In a filter, whether a declared run takes place must follow from releases alone.
     "filter; declare a; look stats; run one of a": "stats",
     "filter; run one; look stats; run two logged; run three": "stats, train",
     "filter; run one; look stats": "",
-    # What a loop of somebody's own may have seen while it was open, also by a further charge.
+    # What a loop of somebody's own may have seen while it was open.
     "run loop steered; look stats": "stats",
     "run loop steered; look stats; settle loop; look evaluate": "stats",
-    "run a steered; look stats; declare x; run b again a steered; settle a; look evaluate":
-        "evaluate, stats",
     "run loop steered logged": "",
     "run loop steered; run other logged of x": "train",
 }  # fmt: skip

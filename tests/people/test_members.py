@@ -125,14 +125,6 @@ def test_who_comes_after_an_erasure_may_have_been_there_before(grown):
     assert [one["charges"] for one in userdp.members(grown)["joined"]] == [2, 1, 0, 2]
 
 
-def test_further_charges_of_a_run_are_one_release(tmp_path):
-    store = prepared(corpus(3), tmp_path / "store", held_out_users=0)
-    charge(store.path, "run")
-    reserve(StoreLedger(store.path), "again", PLAN, again="run", state=store.meta.state.id)
-    (one,) = userdp.members(store, user="user000")["statement"].releases
-    assert one.claim.guarantee.epsilon == pytest.approx(2 * EPSILON)
-
-
 def test_somebody_leaves_a_store_that_was_never_charged(tmp_path):
     store = prepared(corpus(3), tmp_path / "store")
     done = userdp.forget(store, "user001")

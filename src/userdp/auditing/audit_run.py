@@ -178,7 +178,7 @@ def price_of_steps(whole: Claim) -> float:
     """The ε that an extra run is held against: that of the plan's steps; infinite without a claim.
 
     The extra run repeats only these steps, once. The whole claim may be larger, for the model's
-    ancestors, for further charges of the plan or for choosing the model. Compared with that sum,
+    ancestors or for choosing the model. Compared with that sum,
     steps that leak too much would pass.
     """
     if whole.plan is None or math.isinf(whole.parts[-1].guarantee().epsilon):

@@ -139,7 +139,7 @@ def model_claim(lineage: Lineage) -> Claim:
         guarantee=lineage.guarantee(),
         lineage=lineage,
         subject="model",
-        steps=sum(p.plan.steps * p.charges for p in lineage.parts if isinstance(p, Steps)),
+        steps=sum(part.plan.steps for part in lineage.parts if isinstance(part, Steps)),
         complete=True,
     )
 

@@ -36,16 +36,10 @@ from userdp.ledger.parts import Part, Query, Steps, Unclaimed, of_budget
 def parts_of(history: History, charges: Iterable[Charge]) -> list[Part]:
     """What lines of a store's ledger paid for, each part once.
 
-    A budget is one part as a whole, as soon as it pays for one of the lines. Further charges of a
-    run's plan are part of the run.
+    A budget is one part as a whole, as soon as it pays for one of the lines.
     """
-    parts: dict[str, Part] = {}
-    for charge in charges:
-        part, first = payer_of(history, charge.pays_for), parts.get(charge.again or "")
-        if isinstance(first, Steps) and part.id == charge.run_id:
-            part = replace(first, further=(*first.further, charge.run_id))
-        parts[part.id] = part
-    return list(parts.values())
+    paid = (payer_of(history, charge.pays_for) for charge in charges)
+    return list({part.id: part for part in paid}.values())
 
 
 def payer_of(history: History, part: Part) -> Part:
@@ -81,8 +75,7 @@ def charged_since(history: History, own: Charge) -> Lineage:
     Whoever takes a run's steps in a loop of their own may choose by it what nobody recorded: the
     next learning rate, what becomes of the noisy sums, or the weights that the run goes on from.
     """
-    later = history.charged(after=history.at[own.run_id])
-    return _shown_by(history, [one for one in later if one.again != own.run_id])
+    return _shown_by(history, history.charged(after=history.at[own.run_id]))
 
 
 def _shown_by(history: History, charges: Sequence[Charge], *conditions: Condition) -> Lineage:
@@ -182,8 +175,7 @@ def _own_part(run: RunRecord) -> Part:
         return run.begin.payer
     if run.plan is None:
         return Unclaimed(id=run.run_id)
-    further = tuple(one for one in run.charges if one != run.run_id)
-    return Steps(id=run.run_id, plan=run.plan, further=further)
+    return Steps(id=run.run_id, plan=run.plan)
 
 
 _OF_MODELS = {"audit", "evaluate", "generate --check", "personalize", "predict"}
@@ -235,9 +227,9 @@ def _chosen_among(run: RunRecord, history: History) -> Chosen | None:
     begun, tuning = history.tunings.get(run.run_id, (0, None))
     grid = () if tuning is None else tuning.constants
     ours = {one.run_id for one in history.charged(after=begun) if one.constants in grid}
-    ours |= {one.run_id for one in history.charged() if run.run_id in (one.run_id, one.again)}
+    ours.add(run.run_id)
     runs = [one for one in history.charged() if not isinstance(one.pays_for, Unclaimed | Query)]
-    others = [one for one in runs if not ours & {one.run_id, one.again}]
+    others = [one for one in runs if one.run_id not in ours]
     if not others:
         return None
     first = min(history.at[one.run_id] for one in runs)
@@ -246,5 +238,4 @@ def _chosen_among(run: RunRecord, history: History) -> Chosen | None:
     paid = {part.id for part in run_lineage(run).parts}
     if not looks and paid.issuperset(part.id for part in parts_of(history, others)):
         return None
-    count = 1 + sum(one.again is None for one in others)
-    return Chosen(runs=count, looks=tuple(sorted(looks)))
+    return Chosen(runs=1 + len(others), looks=tuple(sorted(looks)))

@@ -20,7 +20,7 @@ from typing import Any
 
 from userdp.core.codec import decode, encode
 from userdp.core.vocabulary import MIXED, NONE, Adjacency, Guarantee, PrivacyUnit
-from userdp.ledger.parts import Part, PriceOfPlan, Steps, Unclaimed, recorded
+from userdp.ledger.parts import Part, PriceOfPlan, Unclaimed, recorded
 from userdp.plans import Plan
 
 
@@ -226,7 +226,5 @@ def of_parts(parts: Iterable[Part], *conditions: Condition) -> Lineage:
 
 
 def _dearer(one: Part, other: Part) -> Part:
-    """Of two records of one part: all that either charged for it, or the greater price."""
-    if isinstance(one, Steps) and isinstance(other, Steps):
-        return replace(one, further=tuple(dict.fromkeys((*one.further, *other.further))))
+    """Of two records of one part that of the greater price."""
     return max(one, other, key=lambda part: part.guarantee().epsilon)

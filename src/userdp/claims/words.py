@@ -65,7 +65,7 @@ class Claim:
     def mechanism(self) -> NoisySteps | None:
         """What the claim prices, where one mechanism is all of it and its price is finite."""
         match self.parts:
-            case (Steps(plan=plan, further=()),) if self.finite:
+            case (Steps(plan=plan),) if self.finite:
                 return plan.mechanism
         return None
 

@@ -118,9 +118,7 @@ def say_how_to_go_on(
     if isinstance(error, Interrupted):
         place = error.message
         if error.resume and command in _RESUMED:
-            # A further charge was made; repeated, it would charge the whole plan once more.
-            line = line.replace(" --set run.charge_again=true", "").replace(" --resume", "")
-            say(f"{place}; go on with: {line} --resume")
+            say(f"{place}; go on with: {line.replace(' --resume', '')} --resume")
             return
     say(f"{place}; run it again: {line}")
 

@@ -70,7 +70,7 @@ def is_new(history: History, line: StoreLine) -> bool:
         case Open():
             require_last(history, line)
         case Settle(run_id=run_id):
-            why = why_whole(history, run_id) if line.early and not line.whole else None
+            why = why_whole(history) if line.early and not line.whole else None
             if why and run_id not in history.settled:  # a look came while the run was stopped
                 raise UseError(f"run {run_id} costs its whole plan: {why}", hint="settle it again")
             return run_id not in history.settled

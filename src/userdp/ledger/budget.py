@@ -116,8 +116,7 @@ def _line(history: History, charge: Charge) -> dict[str, Any]:
     part, ended = charge.pays_for, history.settled.get(charge.run_id)
     price, what = part.guarantee(), part.in_words
     if isinstance(part, Steps):
-        plan, again = part.plan, ", charged again" if charge.again else ""
-        what = f"{history.steps_of(charge)} of {plan.steps} steps ({plan.algorithm}){again}"
+        what = f"{history.steps_of(charge)} of {part.plan.steps} steps ({part.plan.algorithm})"
     final = "settled early" if ended is not None and ended.early else "settled"
     return {
         "id": charge.run_id,

@@ -30,12 +30,12 @@ def require_last(history: History, line: Open) -> None:
             f"the folder of run {run_id} is not the one that was opened last, as {history.path} "
             "says: it is a copy, or it or the store was put back to an earlier state. Going on "
             "would release more noisy steps than were charged",
-            hint="go on in the folder that was opened last; or pay for the whole plan once "
-            "more: --resume --set run.charge_again=true",
+            hint="go on in the folder that was opened last; or settle this run (`userdp store "
+            "settle`) and train again in another --out, at the price of a plan of its own",
         )
 
 
-def why_whole(history: History, run_id: str) -> str | None:
+def why_whole(history: History) -> str | None:
     """Why a run that stops here costs its whole plan, as a clause; None where its attempts do.
 
     When a run stopped may have been chosen by what it released. Under a filter that is allowed:
@@ -52,7 +52,4 @@ def why_whole(history: History, run_id: str) -> str | None:
         return f"exact numbers were shown ({looks}), which may have chosen the moment"
     if history.copied:
         return "the ledger was copied or moved, so that another copy may hold a look"
-    further = [one for one in history.charges.values() if one.again]
-    if any(run_id in (one.again, one.run_id) for one in further):
-        return "the run was charged more than once, so that copies of its folder may have gone on"
     return None

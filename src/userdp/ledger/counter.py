@@ -1,4 +1,4 @@
-"""How many attempts of a run were begun, by all its folders: a small file for each charge.
+"""How many attempts of a run were begun, by all its folders: a small file for each run.
 
 It lies beside the ledger of the people (of a ledger that several stores share: in ``NAME.runs``),
 and is as many bytes long as attempts were begun by *any* folder of the run: each is counted there,
@@ -21,7 +21,7 @@ from userdp.core.errors import FailureError, UseError
 
 
 class Counter:
-    """The attempts of one charge, over all folders; held by one process, until `close`.
+    """The attempts of one run, over all folders; held by one process, until `close`.
 
     Args:
         path: of the file.
@@ -36,7 +36,7 @@ class Counter:
         if begun and not path.exists():
             raise UseError(
                 f"{path} is gone: how many steps this run has taken is not known to the store",
-                hint="pay for the whole plan once more: --resume --set run.charge_again=true",
+                hint="train again in another --out, with a plan and a budget of its own",
             )
         in_use = FailureError(
             f"the run of {path} is in use by another process: a copy of its folder would spend "
@@ -88,12 +88,12 @@ class Counter:
 
 
 def attempts_in(folder: Path) -> dict[str, int]:
-    """The attempts that were begun, by charge."""
+    """The attempts that were begun, by run."""
     return {path.name: path.stat().st_size for path in folder.glob("*")}
 
 
-def open_charges(folder: Path) -> list[str]:
-    """The charges whose run some process has open now, by the lock that it holds."""
+def open_runs(folder: Path) -> list[str]:
+    """The runs that some process has open now, by the lock that it holds."""
     held = []
     for path in sorted(folder.glob("*")):
         with path.open("rb") as file:

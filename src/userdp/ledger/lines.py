@@ -58,7 +58,7 @@ class Store(StoreLine):
         inode: of the file that was begun with it: a copy is another one.
     """
 
-    schema: ClassVar[str] = "userdp.store-ledger/9"
+    schema: ClassVar[str] = "userdp.store-ledger/10"
     kind: ClassVar[str] = "store"
 
     id: str
@@ -76,7 +76,6 @@ class Charge(StoreLine):
         state: the id of the store's state, which tells whose text is covered; empty where that is
             not known.
         base: what the model descends from that the run begins from, or that the statistic is about.
-        again: the run of which this is a further charge.
         constants: the digest of a run's plan and options, see `Declare`.
         logged: a run keeps exact numbers for its operator.
         steered: a loop of somebody's own takes the steps of a run, which exact numbers may steer as
@@ -89,7 +88,6 @@ class Charge(StoreLine):
     when: str = field(default_factory=now)
     state: str = ""
     base: Plain | None = None
-    again: str | None = None
     constants: str = ""
     logged: bool = True
     steered: bool = False
@@ -273,7 +271,7 @@ class Begin(Line):
             store, the choice that it won, or why nothing is claimed of it; None for its steps.
     """
 
-    schema: ClassVar[str] = "userdp.ledger/9"
+    schema: ClassVar[str] = "userdp.ledger/10"
     kind: ClassVar[str] = "run"
 
     run_id: str

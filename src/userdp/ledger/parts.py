@@ -48,8 +48,7 @@ class Part:
         """What it is."""
         match self:
             case Steps(plan=plan):
-                again = f", charged {self.charges} times" if self.further else ""
-                return f"training ({plan.algorithm}, {plan.steps} steps{again})"
+                return f"training ({plan.algorithm}, {plan.steps} steps)"
             case Choice(tuning=tuning):
                 return tuning.in_words
             case Query(name=name):
@@ -76,11 +75,8 @@ class Part:
     ) -> Guarantee:
         """Its claim, at its own δ by default; ε is infinite where it has none."""
         match self:
-            case Steps(plan=plan, charges=charges):
-                share = None if delta is None else delta / charges
-                once = price(plan, share) if price else plan.guarantee(delta=share)
-                in_all = min(once.delta * charges, math.nextafter(1.0, 0.0))
-                return replace(once, epsilon=once.epsilon * charges, delta=in_all)
+            case Steps(plan=plan):
+                return price(plan, delta) if price else plan.guarantee(delta=delta)
             case Choice(tuning=FixedGrid() as grid):
                 return grid.guarantee(delta=delta, price=price)
             case Choice(tuning=declared):
@@ -120,19 +116,11 @@ class Steps(Part):
 
     Args:
         plan: of the run.
-        further: ids of further charges of the whole plan: of a run that went on from a copy, or
-            from a folder that could not be told from one. The charges compose by addition.
     """
 
     kind: ClassVar[str] = "run"
 
     plan: Plan
-    further: tuple[str, ...] = ()
-
-    @property
-    def charges(self) -> int:
-        """How often the whole plan was charged."""
-        return 1 + len(self.further)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -136,16 +136,6 @@ class RunRecord:
         return self.of(Open)
 
     @property
-    def charges(self) -> list[str]:
-        """The charges in the store's ledger that paid for it, each once."""
-        return list(dict.fromkeys(line.run_id for line in self.openings))
-
-    @property
-    def last_charge(self) -> str:
-        """The charge that pays for the steps to come."""
-        return (self.charges or [self.run_id])[-1]
-
-    @property
     def samplers(self) -> tuple[NoiseSampler, ...]:
         """What drew the noise of the attempted steps, each once."""
         named = {line.step.noise_sampler for line in self.of(Attempt)}
@@ -195,7 +185,6 @@ class RunLedger:
     Attributes:
         plan: what its first line says; None of a run without privacy.
         attempts: steps charged so far.
-        charge: the id of the charge in the store's ledger that pays for the steps to come.
         last_clip_norm: of the last of them; where the clip norm adapts, a resumed run goes on
             with it (what the interrupted step would have made of it is lost). None before any.
     """
@@ -203,7 +192,6 @@ class RunLedger:
     def __init__(self, path: Path) -> None:
         record = RunRecord.read(path)
         self.path, self.plan, self.attempts = path, record.plan, record.attempts
-        self.charge = record.last_charge
         steps = record.of(Attempt)
         self.last_clip_norm: float | None = steps[-1].step.l2_clip_norm if steps else None
         self._counter: Counter | None = None
@@ -224,11 +212,11 @@ class RunLedger:
 
         Args:
             opening: known to the store's ledger already.
-            counter: of the charge that pays for it, held by this process.
+            counter: of the run, held by this process.
         """
         self.append(opening)
         self.attempts = max(self.attempts, opening.attempts)
-        self._counter, self.charge = counter, opening.run_id
+        self._counter = counter
 
     @property
     def remaining(self) -> int:
@@ -343,23 +331,23 @@ def end_early(folder: RunFolder) -> tuple[Path, Settle]:
     RunRecord.read(folder.path)  # there is one
     with files.exclusive(folder.lock, refusal=busy):
         run = RunRecord.read(folder.path)
-        plan, charge = run.plan, run.last_charge
+        plan, run_id = run.plan, run.run_id
         why_not = _why_not_early(run)
         if why_not is not None or plan is None:
             raise UseError(f"the run at {folder.path} {why_not}: there is nothing to settle")
         store = Path(folder.read_resume().store_path)
         ledger = StoreLedger(store)
         history = ledger.history()
-        if charge not in history.charges:  # before anything is written where resume.json points
+        if run_id not in history.charges:  # before anything is written where resume.json points
             raise UseError(
                 f"the store at {store} knows nothing of the run at {folder.path}: it is not the "
                 "one that the run was charged in",
                 hint="settle the run where its store lies",
             )
-        with ledger.counter(charge, begun=charge in history.openings) as counter:
-            steps, why = min(counter.attempts, plan.steps), why_whole(history, charge)
-            ended = Settle(run_id=charge, steps=steps, early=True, whole=why or "")
-            ended = ledger.append(ended).settled[charge]
+        with ledger.counter(run_id, begun=run_id in history.openings) as counter:
+            steps, why = min(counter.attempts, plan.steps), why_whole(history)
+            ended = Settle(run_id=run_id, steps=steps, early=True, whole=why or "")
+            ended = ledger.append(ended).settled[run_id]
         if not run.of(Settle):
             in_run = replace(ended, whole="")
             journal.append(folder.ledger, lambda _: [in_run])

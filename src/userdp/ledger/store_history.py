@@ -71,12 +71,12 @@ class History:
 
     @cached_property
     def openings(self) -> dict[str, Open]:
-        """The last opening of each run, by the charge that pays for it."""
+        """The last opening of each run."""
         return {line.run_id: line for _, line in self.of(Open)}
 
     @cached_property
     def settled(self) -> dict[str, Settle]:
-        """The end of each run, by the charge that paid for it; of trials of selections too."""
+        """The end of each run, by its id; of trials of selections too."""
         return {line.run_id: line for _, line in self.of(Settle)}
 
     @cached_property
@@ -160,19 +160,16 @@ class History:
     def looked_during(self, charge: Charge) -> frozenset[str]:
         """What showed exact numbers while a loop of somebody's own was open or interrupted.
 
-        They may have chosen how it went on. What goes on at the price of a further charge was open
-        since the first one.
+        They may have chosen how it went on.
         """
         if not charge.steered:
             return frozenset()
-        first = self.charges.get(charge.again or "", charge).run_id
         ends = (at for at, line in self.of(Settle) if line.run_id == charge.run_id)
-        return self._shown(self.at[first], next(ends, len(self.lines)), but=first)
+        return self._shown(self.at[charge.run_id], next(ends, len(self.lines)))
 
-    def _shown(self, after: int, before: int, *, but: str | None = None) -> frozenset[str]:
-        """What showed exact numbers between two lines, but for the log of a run."""
-        charged = self.charged(after=after, before=before)
-        logs = any(one.shows_losses for one in charged if but not in (one.run_id, one.again or ""))
+    def _shown(self, after: int, before: int) -> frozenset[str]:
+        """What showed exact numbers between two lines."""
+        logs = any(one.shows_losses for one in self.charged(after=after, before=before))
         looks = {what for at, what in self.looks if after < at < before}
         return frozenset(looks | ({"train"} if logs else set()))
 
@@ -207,6 +204,6 @@ def fold(lines: Iterable[StoreLine], path: Path) -> History:
                 declared.setdefault(line.constants, at)
             case Charge(run_id=run_id):
                 charges[run_id], places[run_id] = line, at
-                fixed[run_id] = at if line.again else min(at, history.fixed_at(line.constants))
+                fixed[run_id] = min(at, history.fixed_at(line.constants))
                 declared.pop(line.constants, None)
     return history

@@ -100,9 +100,9 @@ class StoreLedger:
         ledger.append()
         return ledger
 
-    def counter(self, charge: str, *, begun: bool) -> Counter:
-        """What counts the attempts of a charge, held by this process; see `Counter`."""
-        return Counter(self.runs / charge, begun=begun)
+    def counter(self, run_id: str, *, begun: bool) -> Counter:
+        """What counts the attempts of a run, held by this process; see `Counter`."""
+        return Counter(self.runs / run_id, begun=begun)
 
     def history(self) -> History:
         """The ledger, read; empty if nothing was ever written in it.

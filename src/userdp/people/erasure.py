@@ -19,7 +19,7 @@ from userdp.data.store_folder import changing, remembered
 from userdp.data.user_store import UserStore
 from userdp.data.writer import erase_user
 from userdp.ledger import StoreLedger
-from userdp.ledger.counter import open_charges
+from userdp.ledger.counter import open_runs
 from userdp.ledger.parts import Unclaimed
 from userdp.ledger.run_folder import LEDGER, RunFolder
 from userdp.ledger.run_ledger import RunRecord
@@ -101,7 +101,7 @@ def forget_user(
         opened = UserStore.open(store, fixed_graph=True)  # as it is under the lock
         ledger = StoreLedger(store)
         # Before the id is looked up: a refusal by these says nothing of who is there.
-        if running := open_charges(ledger.runs):
+        if running := open_runs(ledger.runs):
             raise UseError(
                 f"a run over this store is open ({', '.join(running)}), and would go on reading "
                 "the text of the person who is erased",
@@ -135,7 +135,7 @@ def forget_user(
         removed = [*weights, *(place for place in references if place.exists()), *scores]
         (progress or NoProgress()).stage("erasing", None)
         erase_user(store, statement.row, remove=removed)
-        late = open_charges(ledger.runs)
+        late = open_runs(ledger.runs)
     if late:
         raise FailureError(
             "the person was erased, but a run was opened at the same moment and may have read "
@@ -143,7 +143,7 @@ def forget_user(
             hint="stop it; resumed, it goes on without them",
         )
     found = {run.run_id for run in runs}
-    charged = [one.run_id for one in history.charges.values() if one.is_run and one.again is None]
+    charged = [one.run_id for one in history.charges.values() if one.is_run]
     lost = tuple(run for run in (*charged, *history.trials) if run not in found)
     return Forgotten(statement=statement, removed=tuple(removed), runs_not_found=lost)
 

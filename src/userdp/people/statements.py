@@ -207,17 +207,15 @@ def _claim_over(history: History, charges: Sequence[Charge]) -> Claim | None:
 
 
 def _releases(history: History, charges: Sequence[Charge]) -> Iterator[Release]:
-    """A release for each charge, a run's further charges within its own."""
+    """A release for each charge."""
     weights = {one.run_id: one.weights for one in history.released}
     for charge in charges:
-        if charge.again is None:
-            further = (one for one in charges if one.again == charge.run_id)
-            claim = _claim_over(history, (charge, *further))
-            assert claim is not None
-            titles = {part.id: part.in_words for part in claim.parts}
-            title = titles.get(charge.run_id, claim.composition)
-            digest = weights.get(charge.run_id)
-            yield Release(id=charge.run_id, title=title, claim=claim, weights=digest)
+        claim = _claim_over(history, [charge])
+        assert claim is not None
+        titles = {part.id: part.in_words for part in claim.parts}
+        title = titles.get(charge.run_id, claim.composition)
+        digest = weights.get(charge.run_id)
+        yield Release(id=charge.run_id, title=title, claim=claim, weights=digest)
 
 
 def _price(claim: Claim | None) -> dict[str, float | None]:

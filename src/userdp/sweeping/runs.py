@@ -319,8 +319,8 @@ class _Sweep:
         """The winner's ancestors besides its own run and the price of choosing it.
 
         They are everything that the store had released before the grid was fixed, when the tuning
-        began; the base of each trial, as it was known then; and all charges that no candidate's
-        price holds: further charges of trials, and trials that were begun and thrown away.
+        began; the base of each trial, as it was known then; and the charges that no candidate's
+        price holds: of trials that were begun and thrown away.
         """
         sweep_id, request = self.folder.begun.sweep_id, self.folder.begun.request
         history = StoreLedger(self.store.path).history()
@@ -337,7 +337,6 @@ class _Sweep:
         unpaid = [charge for charge in ours if charge.run_id not in runs.values()]
         looks = []
         if request.tuning is None:
-            looks = ["tune"]  # a condition, which the other trials are in
-            unpaid = [charge for charge in unpaid if charge.again == runs[winner]]
+            looks, unpaid = ["tune"], []  # a condition, which the other trials are in
         lineage += of_parts(parts_of(history, unpaid), *about(ConditionKind.LOOKS, looks))
         return lineage.among(history.id, history.ids) + lineage_of_text(self.store)

@@ -90,8 +90,6 @@ class PrivateOptions:
         allow_large_delta: begin a plan whose δ is not below 1 over its declared population, and do
             not warn of one above n^-1.1 (`userdp.plans.small_delta`); for toys, and for callers who
             know a smaller number of users. Resuming does not ask again.
-        charge_again: with ``resume``, in a folder that is not the one that was opened last (a copy,
-            or one that was put back): charge the whole plan once more.
         unsafe_seeds: FOR TESTS ONLY.
     """
 
@@ -100,7 +98,6 @@ class PrivateOptions:
     scores: Path | None = None
     exact_log: bool = False
     allow_large_delta: bool = False
-    charge_again: bool = False
     unsafe_seeds: UnsafeSeeds = UnsafeSeeds()
 
 
@@ -120,8 +117,6 @@ class RunOptions:
             folder), wandb, mlflow, …; for the operator only.
         base_of_others: nobody whose text the base model learned from is in this store, say because
             that was public: then its price is none of theirs. A condition of the claim.
-        charge_again: with resume, in a copy of the run's folder, or one that was put back: charge
-            the whole plan once more, and go on.
         allow_large_delta: begin even where delta is not below 1 over the declared population (of
             users; of examples where no number of users is declared): a claim that says little.
         slot: the trial of a private selection, which pays for it; given only by a tuning.
@@ -133,7 +128,6 @@ class RunOptions:
     scores: Path | None = None
     report_to: tuple[str, ...] = ()
     base_of_others: bool = False
-    charge_again: bool = False
     allow_large_delta: bool = False
     slot: str | None = None
 

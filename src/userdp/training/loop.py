@@ -151,7 +151,6 @@ def train(
                 scores=options.scores,
                 exact_log=not config.no_exact_log,
                 allow_large_delta=options.allow_large_delta,
-                charge_again=options.charge_again,
                 unsafe_seeds=unsafe_seeds,
             ),
             identity={"model": digests.whole, "configuration": digest(config)},

@@ -9,8 +9,7 @@ A kill between any two lines does no harm: resuming does again only what is not 
    whole line of the opening, which names the one before it too, so that any number of openings may
    be killed one after another.
 3. The store is charged before the run's ledger exists, so that no step can be taken whose plan the
-   store does not know. A further charge (`PrivateOptions.charge_again`) is in the folder first, so
-   that it is not made twice.
+   store does not know.
 4. The end is in the run's ledger before the store settles: `settle_finished` does what a kill
    between the two left.
 """
@@ -209,19 +208,13 @@ class OpenRun:
                 self.plan.save(folder.plan)
             if self.of.train is not None:
                 files.write_file(folder.train, train_toml(self.of.train).encode())
-        charge = self.run_id  # it pays for the steps to come
-        if record is not None:
-            charge = record.last_charge
-            if kept.opening is not None and kept.opening.run_id not in record.charges:
-                charge = kept.opening.run_id  # a further charge that a kill left unfinished
-            elif self.of.options.charge_again:
-                charge = new_id()
-        counter = self.store.counter(charge, begun=charge in self.store.history().openings)
+        begun = self.run_id in self.store.history().openings
+        counter = self.store.counter(self.run_id, begun=begun)
         try:
             self._require_nobody_erased()
-            history = self.store.history()  # no other process opens this charge from here on
-            opening = self._opening(history, charge, counted=counter.attempts)
-            lines = (*self.charges_of_plan(history, charge), opening)
+            history = self.store.history()  # no other process opens this run from here on
+            opening = self._opening(history, counted=counter.attempts)
+            lines = (*self.charges_of_plan(history), opening)
             # Asked before anything is written here: what a copy holds must stay what it was, and a
             # folder whose charge is refused too.
             follow(history, lines)
@@ -243,19 +236,18 @@ class OpenRun:
             counter.close()
             raise
 
-    def _opening(self, history: History, charge: str, *, counted: int) -> Open:
+    def _opening(self, history: History, *, counted: int) -> Open:
         """The line of this opening, with the nonce by which this folder was opened last.
 
         The store's ledger refuses an opening that names another nonce than its own last one.
 
         Args:
             history: of the store's ledger.
-            charge: the id of the charge.
-            counted: its attempts so far, over all folders.
+            counted: the run's attempts so far, over all folders.
         """
-        record, kept, last = self.record, self.kept.opening, history.openings.get(charge)
+        record, kept, last = self.record, self.kept.opening, history.openings.get(self.run_id)
         openings, attempts = (record.openings, record.attempts) if record else ([], 0)
-        after = {one.run_id: one.nonce for one in openings}.get(charge, "")
+        after = openings[-1].nonce if openings else ""
         most = attempts + 1  # a kill loses one step at most
         # After a kill the folder keeps an opening that the run's ledger does not hold.
         keeps = [kept.nonce, kept.after] if kept else []
@@ -264,7 +256,7 @@ class OpenRun:
         if counted > most:
             after = "none: the run's ledger was put back to an earlier state"
         return Open(
-            run_id=charge,
+            run_id=self.run_id,
             attempts=max(attempts, counted),
             nonce=new_id(),
             after=after,
@@ -309,26 +301,20 @@ class OpenRun:
             return Unclaimed(id=self.run_id, why=why)
         return payer_of(history, of_run(self.run_id, self.plan)) if history.budget else None
 
-    def charges_of_plan(self, history: History, charge: str) -> tuple[StoreLine, ...]:
-        """The line that charges the whole plan; none where that was done.
-
-        Args:
-            history: of the store's ledger.
-            charge: the id of the charge.
-        """
-        of = self.of
+    def charges_of_plan(self, history: History) -> tuple[StoreLine, ...]:
+        """The line that charges the whole plan in the store's ledger; none where that was done."""
+        of, run_id = self.of, self.run_id
         assert of.base is not None
         base = of.base.plain
         if of.slot is not None and self.plan is not None:
-            trial = Trial(run_id=charge, slot=of.slot, constants=self.constants, base=base)
+            trial = Trial(run_id=run_id, slot=of.slot, constants=self.constants, base=base)
             return (trial,)
-        if charge in history.charges:
+        if run_id in history.charges:
             return ()
         # Whoever knows the seed can undo the noise: such a run counts as one without privacy.
         priced = None if of.options.unsafe_seeds else self.plan
         line = Charge(
-            pays_for=of_run(charge, priced),
-            again=None if charge == self.run_id else self.run_id,
+            pays_for=of_run(run_id, priced),
             base=base,
             constants=self.constants,
             logged=of.options.exact_log,
@@ -405,11 +391,11 @@ class OpenRun:
         """
         history = self.store.history()
         copied = Lineage(conditions=(COPIED,) if history.copied else ())
-        first, own = map(history.charges.get, (self.run_id, self.ledger.charge))
-        if not self.steered or first is None or own is None:
+        own = history.charges.get(self.run_id)
+        if not self.steered or own is None:
             return copied
         looks = about(ConditionKind.LOOKS, sorted(history.looked_during(own)))
-        return copied + charged_since(history, first) + Lineage(conditions=looks)
+        return copied + charged_since(history, own) + Lineage(conditions=looks)
 
     @property
     def logged(self) -> bool:
@@ -480,15 +466,14 @@ def settle_finished(folder: RunFolder, store: StoreLedger) -> bool:
     run = RunRecord.find(folder.path)
     if run is None or run.finish is None:
         return False
-    # What went on from a copy ends at a price of its own.
-    charge, history = run.last_charge, store.history()
-    if charge in history.settled or charge not in {*history.charges, *history.trials}:
+    run_id, history = run.run_id, store.history()
+    if run_id in history.settled or run_id not in {*history.charges, *history.trials}:
         return False
     digests, lineage = run.finish.digests, run_lineage(run).plain
     released = dict.fromkeys((digests.get("adapter"), digests.get("weights")))
     store.append(
-        *(Release(run_id=charge, weights=one, lineage=lineage) for one in released if one),
-        Settle(run_id=charge, steps=run.attempts),  # last: what a kill leaves undone is done again
+        *(Release(run_id=run_id, weights=one, lineage=lineage) for one in released if one),
+        Settle(run_id=run_id, steps=run.attempts),  # last: what a kill leaves undone is done again
     )
     return True
 

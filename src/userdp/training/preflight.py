@@ -235,7 +235,7 @@ def dry_run_of(of: Training, mechanism: StepMechanism) -> DryRun:
     require_intact(of.store)
     opening = OpenRun(of)
     history = StoreLedger(of.store.path).history()
-    after = follow(history, opening.charges_of_plan(history, opening.run_id))
+    after = follow(history, opening.charges_of_plan(history))
     at = history.fixed_at(opening.constants)
     told = [one.in_words for one in of.base.conditions] if of.base else []
     claim = {**foreseen(history, plan, base=of.base, at=at), "conditions": told}
