@@ -33,13 +33,12 @@ GRID = np.arange(round(LOW / STEP), round(HIGH / STEP) + 1) * STEP
 class Law:
     """The law of a release's loss ℓ = log P/Q under P, on the grid, both ways rounded.
 
-    ``first`` is the cell number of the first weight's upper end; ``sure`` the mass at infinity, of
-    what happens on one of the data sets only; ``beyond`` the mass that the grid leaves out.
+    ``first`` is the cell number of the first weight's upper end; ``beyond`` the mass that the grid
+    leaves out.
     """
 
     first: int
     weights: np.ndarray
-    sure: float = 0.0
     beyond: float = 0.0
 
     def then(self, values, *, upwards):
@@ -54,7 +53,7 @@ class Law:
         start = before + first
         window = padded[start : start + len(values) + count - 1]
         mean = fftconvolve(window, self.weights[::-1], mode="valid")
-        return np.clip(mean + self.sure + (self.beyond if upwards else 0.0), 0.0, 1.0)
+        return np.clip(mean + (self.beyond if upwards else 0.0), 0.0, 1.0)
 
 
 def from_cdf(cdf, low, high):
@@ -99,13 +98,6 @@ def answer(pure):
     weights = np.zeros(2 * cells)
     weights[0], weights[-1] = 1 - likely, likely
     return Law(-cells + 1, weights)
-
-
-@cache
-def leaking(pure, delta):
-    """The dominating pair of every (ε, δ)-DP answer: with probability δ it tells all."""
-    safe = answer(pure)
-    return Law(safe.first, safe.weights * (1 - delta), sure=delta)
 
 
 def pay(epsilon):

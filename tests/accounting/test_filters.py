@@ -59,31 +59,6 @@ def test_the_worst_adversary_stays_within_delta(remove):
     assert high - low < 0.5 * low, "and the grid is fine enough to say so"
 
 
-def test_the_worst_adversary_with_leaking_answers_stays_within_delta_too():
-    """A fifth of δ is reserved for answers of which only (ε_i, δ_i) is known; he takes it all."""
-    opened = RenyiFilter.opened(epsilon=EPSILON, delta=DELTA, reserved=0.2)
-    leaks, parts = 4, 6
-    unit = opened.capacity / parts * (1 - 1e-9)
-    pure = bisect(lambda e: opened.of_guarantee(e, 0.0).rho <= unit, 20.0, 1e-6)
-    leak = opened.reserved_delta / leaks * (1 - 1e-12)
-    assert opened.admits([opened.of_guarantee(pure, leak)] * leaks)
-    assert not opened.admits([opened.of_guarantee(pure, leak)] * (leaks + 1))
-    loud = bisect(lambda sigma: opened.of_steps(step(0.02, sigma)).rho <= unit, 0.2, 60.0)
-    leaking = adversary.leaking(pure, leak)
-    sampled = adversary.sampled(0.02, loud, remove=True)
-
-    def moves(state):
-        left, unleaked = state
-        if left:
-            yield sampled, (left - 1, unleaked)
-            if unleaked:
-                yield leaking, (left - 1, unleaked - 1)
-
-    low, high = adversary.worst((parts, leaks), moves, lambda state: EPSILON)
-    assert high <= DELTA
-    assert low > 0.2 * DELTA, "the whole reserve is taken, and more"
-
-
 def test_the_adversary_of_one_gaussian_reaches_its_exact_delta():
     """The oracle itself, against a closed form."""
     sigma = 1.5
@@ -98,22 +73,6 @@ def test_the_adversary_of_one_gaussian_reaches_its_exact_delta():
 
 
 # Broken twins: what would be claimed without a filter.
-
-
-def test_twin_charging_what_ran_at_a_chosen_stop_exceeds_delta():
-    """Full-batch steps; he stops when he likes, and ε of the steps that ran is claimed."""
-    steps, sigma = 16, 4.0
-
-    @cache
-    def claimed(ran):
-        mechanism = gaussian_steps(noise_multiplier=sigma, steps=ran) if ran else None
-        return mechanism.epsilon(DELTA).upper if mechanism else math.inf
-
-    law = adversary.sampled(1, sigma, remove=True)
-    low, _ = adversary.worst(
-        0, lambda ran: [(law, ran + 1)] if ran < steps else [], lambda ran: claimed(ran)
-    )
-    assert low > 2 * DELTA
 
 
 def test_twin_runs_that_were_chosen_by_outputs_composed_as_a_series_exceed_delta():

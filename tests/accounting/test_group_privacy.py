@@ -80,16 +80,6 @@ def test_the_example_target_gives_the_group_what_was_asked(epsilon, delta, k, co
     assert back.delta >= delta * (1 - 1e-8)
 
 
-def test_example_target_is_algorithm_1():
-    epsilon, delta, k = 8.0, 1e-6, 5
-    target = example_target(epsilon, delta, k)
-    assert target.epsilon == pytest.approx(epsilon / k, rel=1e-15)
-    wanted = delta * math.expm1(epsilon / k) / math.expm1(epsilon)
-    assert target.delta == pytest.approx(wanted, rel=1e-12)
-    assert example_target(3.0, 1e-6, 1) == (3.0, 1e-6)
-    assert example_target(5000.0, 1e-6, 2).delta == 0.0  # below the smallest double
-
-
 @pytest.mark.parametrize("conversion", Conversion)
 def test_group_epsilon_of_a_gaussian_bounds_the_truth(conversion):
     """k examples of a Gaussian mechanism with shift μ are one with shift kμ."""

@@ -130,45 +130,6 @@ def test_noise_that_is_off_by_a_billionth_is_caught():
     assert apart(honest.add, twin.add)
 
 
-class Overreaching(moment.Moment):
-    """Takes a strip thrice as wide as the one whose error it bounds."""
-
-    def _choose_strip(self):
-        super()._choose_strip()
-        self.mesh *= 3.0
-        self._claimed = self.strip
-
-    def _place_nodes(self):
-        self.strip = 3.0 * self._claimed
-        cells = self.cells
-        bound, growth = cells.bound, cells.growth
-        cells.growth = growth / 9
-
-        def narrower(y, mesh=0, *, inside=False):
-            return bound(y / 3 if inside else y, mesh, inside=inside)
-
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(cells, "bound", narrower)
-            super()._place_nodes()
-        cells.growth = growth
-
-
-@pytest.mark.parametrize("remove", [True, False])
-def test_a_trapezoid_bound_with_a_wrong_strip_is_caught(remove):
-    one = Steps(
-        law=Binomial(trials=8, probability=0.01), scale=1.0, noise_multiplier=1.0, count=2000
-    )
-    plan = make_plan(Problem(one, 34.9, remove, line_sum.LOG_TOLERANCE), None)
-    b = flint.arb(1 + plan.c) if remove else -flint.arb(plan.c)
-    target = float(plan.view.log_moments(np.array([float(b)]))[0]) + math.log(1e-20)
-    with flint.ctx.workprec(128):
-        honest = moment.Moment(one, plan.view, b, target, 128, real=True)
-        twin = Overreaching(one, plan.view, b, target, 128, real=True)
-        assert honest.at_zero().rad() < 1e-18
-        assert twin.error < 1e-15
-        assert not honest.at_zero().overlaps(twin.at_zero())
-
-
 # ------------------------------------------------------------------ the lemmas, in numbers
 
 

@@ -15,7 +15,6 @@ from tests.gradients.campaign import cases, losses, models
 from tests.gradients.campaign.accidents import ACCIDENTS, Accident
 from tests.gradients.campaign.families import build as build_family
 from tests.gradients.tiny import largest_move
-from tests.speed import fast_then_slow
 from userdp.core.errors import UseError
 from userdp.gradients import ENGINES, Loss, Units, causal_lm_loss, get_engine
 from userdp.gradients.certificate.coupling import require_rows_apart
@@ -130,13 +129,6 @@ def test_rows_that_only_training_or_a_choice_couples_are_computed_unit_by_unit(b
     assert reason_alone(model, losses.own_rows, Units.from_rows(ROWS)) is not None
     summed = partial(get_engine("auto"), model, losses.own_rows, l2_clip_norm=0.05)
     assert largest_move(summed, ROWS) <= 0.05
-
-
-@pytest.mark.parametrize("masked", fast_then_slow([False, True]))
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("build", fast_then_slow([models.gpt2, models.llama, models.qwen2]))
-def test_the_built_in_loss_is_accepted_in_every_precision_and_with_dropout(build, dtype, masked):
-    require_rows_apart(renewed(build()).to(dtype), causal_lm_loss, masked=masked)
 
 
 # The rows that are nobody's.

@@ -9,25 +9,19 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable
 from fractions import Fraction
-from functools import partial
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from tests.gradients.batches import batched_sum
-from tests.gradients.tiny import Small, largest_move, table_loss
-from tests.speed import fast_then_slow
-from userdp.gradients.engines import choice, get_engine, reference, rounding, uses
-from userdp.gradients.engines.rounding import CANCELLED, gram_norms
+from userdp.gradients.engines import rounding, uses
+from userdp.gradients.engines.rounding import gram_norms
 from userdp.gradients.engines.rules import linear
 from userdp.gradients.engines.rules.embedding import Sparse
 from userdp.gradients.engines.rules.linear import Ghost
-from userdp.gradients.engines.uses import Dense, Form
+from userdp.gradients.engines.uses import Dense
 
 WIDTHS = [2**16, 2**18]
 LEFT = 0.0325
@@ -123,69 +117,6 @@ def exact_square(left: Tensor, right: Tensor) -> float:
         for j in range(right.shape[1])
     )
     return float(sum((entry**2 for entry in entries), Fraction(0)))
-
-
-def test_invariant_3_what_a_norm_is_at_most_is_never_less_than_the_norm() -> None:
-    """Of pairs of positions that cancel to ever less; the Gram matrices alone are the twin."""
-    generator, short = torch.Generator().manual_seed(2), 0
-    for left_over in 10.0 ** -torch.arange(0.0, 8.0, 0.1):
-        left = torch.randn(3, 7, generator=generator).repeat(2, 1)
-        right = torch.randn(3, 5, generator=generator)
-        right = torch.cat([right, -right * (1 - left_over)])
-        exact = exact_square(left, right)
-        use = Ghost(left[None], right[None])
-        norms = use.gram_norms()
-        at_most, length = float(norms.most), float(norms.lengths)
-        assert exact <= at_most * (1 + 1e-15)
-        assert float(use.at_most()[0]) == max(at_most, (length / CANCELLED) ** 2)
-        both = sum(rounding.gram_error(width, 6, left.dtype) for width in (7, 5))
-        assert at_most <= exact + 2.1 * both * float(norms.lengths) ** 2
-        short += float(norms.found) < exact
-        rows = left.double().norm(dim=1) * right.double().norm(dim=1)
-        assert length == pytest.approx(float(rows.sum()), rel=1e-6)
-    assert short > 10
-    assert bool(Ghost(left[None] * torch.inf, right[None]).at_most()[0].isnan())
-
-
-def head(pairs: list[tuple[float, float]], width: int) -> Small:
-    """Rows of one vocabulary's width: tokens choose among a few inputs and output gradients."""
-    pulls, inputs = zip(*(cancelling(a, b, 1) for a, b in pairs), strict=True)
-    model = Small(
-        lambda m, tokens, vectors: (m.head(m.inputs[tokens]) * m.pulls[tokens]).sum((1, 2)),
-        vocabulary=2 * len(pairs),
-        pulls=lambda: torch.cat(pulls),
-        inputs=lambda: torch.cat(inputs),
-        head=lambda: nn.Linear(1, width, bias=False),
-    )
-    model.table.requires_grad_(False)
-    return model
-
-
-@pytest.mark.parametrize("width", fast_then_slow(WIDTHS))
-def test_invariant_3_a_unit_of_the_worst_rows_moves_the_sum_by_at_most_the_clip_norm(
-    width, monkeypatch
-):
-    """Broken twin: the same rows under norms as found, against which they were searched."""
-    # The head reads two tokens of a row, whatever its length: the made-up rows do not fit it.
-    for module in (choice, reference):
-        monkeypatch.setattr(module, "require_rows_apart", lambda *given, **options: None)
-    with monkeypatch.context() as broken:
-        as_found(broken)
-        pairs = search(width)
-        assert head_move(pairs, width, ghosts) > 1.005
-    assert head_move(pairs, width, ghosts) <= 1
-    assert head_move(pairs, width, get_engine("auto")) <= 1
-
-
-ghosts = partial(batched_sum, form=Form.GHOST)
-"""The batched engine before it was compared with the reference, on Gram norms."""
-
-
-def head_move(pairs: list[tuple[float, float]], width: int, engine: Callable[..., Any]) -> float:
-    """The most that leaving a unit out moves the sum, over C."""
-    rows = [[[2 * n, 2 * n + 1]] for n in range(len(pairs))]
-    sum_of = partial(engine, head(pairs, width), table_loss, l2_clip_norm=1e-3)
-    return largest_move(sum_of, rows) / 1e-3
 
 
 def test_tied_embeddings_that_cancel_are_computed_by_other_means() -> None:

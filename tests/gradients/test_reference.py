@@ -97,16 +97,6 @@ def test_the_sum_is_algorithm_2_of_charles_et_al_row_by_row(family, rule, item_c
         assert (result.non_finite, result.sensitivity) == (0, 1.0)
 
 
-def test_a_tied_tensor_counts_once_and_a_frozen_one_not_at_all() -> None:
-    model = tiny("gpt2-tied")
-    assert "lm_head.weight" not in trainable_parameters(model)
-    model.get_parameter("transformer.wpe.weight").requires_grad_(False)
-    result = clipped_sum(model, causal_lm_loss, Units.from_rows(ragged([2])), l2_clip_norm=1e6)
-    assert "transformer.wpe.weight" not in result.value
-    total = math.sqrt(sum(float(v.square().sum()) for v in result.value.values()))
-    assert float(result.norms[0]) == pytest.approx(total, rel=1e-12)
-
-
 @pytest.mark.parametrize("training", [True, False])
 def test_the_call_leaves_mode_grad_and_weights_untouched(training: bool) -> None:
     model = tiny().train(training)

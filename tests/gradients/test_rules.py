@@ -22,7 +22,7 @@ from userdp.gradients import Units, clipped_sum, get_engine
 from userdp.gradients.engines import certify, layer, rounding
 from userdp.gradients.engines.comparing import NotCoveredError
 from userdp.gradients.engines.rules import adapter, broadcast, embedding, layer_norm, linear
-from userdp.gradients.engines.uses import Dense, Form
+from userdp.gradients.engines.uses import Form
 
 WIDTH = 6
 ROWS = ragged([2, 2, 2], seed=5, shortest=1)
@@ -409,28 +409,3 @@ def test_invariant_3_twin_a_broken_rule_is_caught(name, monkeypatch):
     where, attribute, broken = BROKEN[name]
     monkeypatch.setattr(where, attribute, broken(getattr(where, attribute)))
     assert error(MODELS[name](), Form.GHOST) > 1e-2
-
-
-def test_invariant_3_twin_gradients_of_rows_that_are_shared_out_are_caught(monkeypatch):
-    """Each unit gets an equal part of what all units' rows leave at a vector.
-
-    The sum is right, and no part of it is longer than the clip norm; but one unit's is in all, so
-    that no unit's bits are its own.
-    """
-
-    def shared_out(
-        self: broadcast.Spread, saved: tuple[Tensor], gradient: Tensor, needed: bool
-    ) -> None:
-        everybody = gradient.sum(0).reshape(saved[0].shape) / self.tape.layout.units
-        self.tape.keep(self.name, Dense(everybody.expand(self.tape.layout.units, -1).clone()))
-
-    def only_the_vector() -> nn.Module:
-        model = calling(SHARED["Gemma's norm"])
-        for name, parameter in model.named_parameters():
-            parameter.requires_grad_(name == "vector")
-        return model
-
-    assert error(only_the_vector()) < 2e-5
-    monkeypatch.setattr(broadcast.Spread, "backward", shared_out)
-    with pytest.raises(NotCoveredError, match="hang on its place"):
-        error(only_the_vector())

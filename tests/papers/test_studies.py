@@ -146,19 +146,6 @@ def test_a_difference_is_students_within_one_epsilon_and_welchs_across_two(poole
     assert found.p == pytest.approx(right.pvalue)
 
 
-def test_intervals_cover_as_often_as_they_say_and_half_of_them_do_not() -> None:
-    """The broken twin, intervals of half the width, misses far more than one in twenty."""
-    draw, covered, narrow = np.random.default_rng(0), 0, 0
-    for _ in range(400):
-        cells = {("uls", g): list(draw.normal(5, 0.1, 2)) for g in range(6)}
-        losses = Losses(_rows(cells))
-        found = losses.difference({"group_size": 0}, {"group_size": 1})
-        covered += found.low <= 0 <= found.high
-        narrow += abs(found.value) <= (found.high - found.low) / 4
-    assert 370 <= covered <= 394
-    assert narrow < 330
-
-
 def test_holm_keeps_the_family_and_stops_at_the_first_failure() -> None:
     def estimates(*ps: float) -> list[Estimate]:
         return [Estimate(value=-1, low=-2, high=0, p=p) for p in ps]

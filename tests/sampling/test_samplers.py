@@ -131,16 +131,6 @@ def test_invariant_8_a_probability_that_is_none_is_refused(kind, probability):
         kind(sampling_probability=probability, group_size=1)
 
 
-@pytest.mark.slow
-def test_invariant_2_draws_do_not_depend_on_other_users_data():
-    """Given who is drawn, a user's rows are its own affair: one more user moves no probability."""
-    inclusion = {}
-    for counts in (COUNTS, np.append(COUNTS, 500)):
-        users = np.concatenate([c.users for c in draws(uls_plan(group_size=1), counts, 4_000)])
-        inclusion[len(counts)] = np.bincount(users, minlength=101)[:100]
-    assert stats.chi2_contingency(np.stack(list(inclusion.values()))).pvalue > 1e-4
-
-
 # What a unit of each sampling is, and how likely it joins a step.
 
 USERS = np.array([0, 0, 0, 4, 7, 7])
