@@ -17,7 +17,6 @@ from tests.gradients.campaign.families import build as build_family
 from tests.gradients.tiny import largest_move
 from userdp.core.errors import UseError
 from userdp.gradients import ENGINES, Loss, Units, causal_lm_loss, get_engine
-from userdp.gradients.certificate.coupling import require_rows_apart
 from userdp.gradients.certificate.made_up import RAGGED, Shape, circumstances, made_up
 
 ROWS = [[[1, 2, 3, 4], [5, 6, 7]], [[2, 2, 1, 7, 3]]]
@@ -102,24 +101,6 @@ def test_invariant_3_what_no_engine_can_compute_is_refused_whoever_was_drawn(nam
 def while_it_trains() -> nn.Module:
     """Rows are coupled in training mode only."""
     return toy(lambda m, logits: logits - logits.mean(0) if m.training else logits)
-
-
-def noisy() -> nn.Module:
-    """Draws numbers that are no dropout."""
-    return toy(lambda m, logits: logits + torch.randn_like(logits))
-
-
-def added() -> nn.Module:
-    """Two parameters of one gradient: autograd hands out one tensor for both."""
-    bias = partial(nn.Parameter, torch.zeros(models.VOCABULARY))
-    return toy(lambda m, logits: logits + (m.one + m.other), one=bias, other=bias)
-
-
-@pytest.mark.parametrize("build", [while_it_trains, noisy, added, EXPERTS])
-def test_what_couples_no_rows_without_dropout_is_accepted(build):
-    model, state = renewed(build()), torch.get_rng_state()
-    require_rows_apart(model, losses.own_rows, masked=False)
-    assert torch.equal(torch.get_rng_state(), state)
 
 
 @pytest.mark.parametrize("build", [while_it_trains, EXPERTS])

@@ -60,12 +60,12 @@ def same_bits(one: ClippedSum, other: ClippedSum) -> bool:
     return values and same and one.non_finite == other.non_finite
 
 
-@pytest.mark.parametrize("name", ENGINES)
-def test_invariant_9_memory_that_runs_out_in_any_pass_leaves_the_sum_of_half_as_large_passes(
-    name,
+@pytest.mark.parametrize(("name", "dropout"), [*((one, 0.0) for one in ENGINES), ("auto", 0.1)])
+def test_invariant_9_and_invariant_14_memory_that_runs_out_leaves_the_sum_of_half_as_large_passes(
+    name, dropout
 ):
-    """Bit for bit: nothing of the attempt that failed is in it, and nobody is left out."""
-    computed = Computed(name)
+    """Bit for bit, masks too: nothing of the attempt that failed is in it, nobody is left out."""
+    computed = Computed(name, dropout=dropout)
     exact = clipped_sum(computed.model, causal_lm_loss, UNITS, l2_clip_norm=0.7)
     for at in range(computed.passes):
         computed.memory.at = at
@@ -75,8 +75,11 @@ def test_invariant_9_memory_that_runs_out_in_any_pass_leaves_the_sum_of_half_as_
         assert 1 <= half <= MICRO_BATCH // 2
         computed.enough()
         assert same_bits(found, computed.sum(half))
-        for part, value in found.value.items():
-            torch.testing.assert_close(value, exact.value[part], rtol=0, atol=3e-3)
+        if dropout:
+            assert not same_bits(found, computed.sum())  # of another size, other masks
+        else:
+            for part, value in found.value.items():
+                torch.testing.assert_close(value, exact.value[part], rtol=0, atol=3e-3)
 
 
 @pytest.mark.parametrize("error", fast_then_slow(ERRORS))
@@ -119,28 +122,14 @@ def test_invariant_3_what_an_attempt_that_failed_left_is_put_back(name):
     assert loss.held == 1.0
 
 
-def test_invariant_14_masks_of_a_halved_pass_are_those_of_smaller_passes() -> None:
-    """Neither masks of the attempt that failed, nor any that hang on how far it came."""
-    computed = Computed("auto", dropout=0.1)
-    for at in (0, computed.passes - 1):
-        computed.memory.at = at
-        found, half = computed.sum(), computed.room
-        assert found.halvings == 1
-        assert half is not None
-        computed.enough()
-        assert same_bits(found, computed.sum(half))
-        assert not same_bits(found, computed.sum())  # of another size, other masks
-
-
 @pytest.mark.parametrize("name", ENGINES)
 def test_a_pass_of_one_row_that_does_not_fit_is_told_with_the_way_out(name):
     computed = Computed(name)
     computed.memory.most = 0
     with pytest.raises(FailureError, match="memory ran out in a pass over one example") as error:
         computed.sum()
-    assert "--set", "learning.activation_checkpointing=true" in (error.value.hint or "")
-    assert error.value.__cause__ is None
-    assert error.value.__context__ is None
+    assert "--set learning.activation_checkpointing=true" in (error.value.hint or "")
+    assert error.value.__cause__ is error.value.__context__ is None
 
 
 def goes_on_where_it_failed(patch: pytest.MonkeyPatch) -> None:

@@ -43,7 +43,7 @@ def trained(answer: Callable[[Any, Tensor, Tensor], Tensor]) -> Small:
     shapes = {
         "vector": (WIDTH,), "matrix": (WIDTH, WIDTH), "number": (), "heads": (2, 3),
         "kernel": (WIDTH, 1, 3), "grouped": (4, 3, 2), "bias": (4,), "position": (9, WIDTH),
-        "pointwise": (WIDTH, WIDTH, 1), "picture": (3, 1, 3, 3),
+        "picture": (3, 1, 3, 3),
     }  # fmt: skip
     parts: dict[str, Any] = {
         name: lambda shape=shape: nn.Parameter(torch.randn(shape)) for name, shape in shapes.items()
@@ -247,41 +247,21 @@ def test_what_no_rule_covers_is_named_and_computed_by_the_reference(name: str) -
 ONES: Any = (WIDTH,)
 
 
-def turned(function: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
-    """With positions last."""
-    return lambda x: function(x.mT).mT
-
-
 def attended(x: Tensor, **options: Any) -> Tensor:
     y = x[:, None]
     return F.scaled_dot_product_attention(y, y, y, is_causal=True, **options)[:, 0]
 
 
-def batched_sums(m: Any, x: Tensor, **options: Any) -> Tensor:
-    return torch.baddbmm(x, x, m.eye.expand(len(x), -1, -1), **options)
-
-
 OF_ALL_ROWS: dict[str, Callable[[Any, Tensor, Tensor], Tensor]] = {
     "bias of a linear layer": lambda m, x, n: F.linear(x, m.matrix, n.expand(WIDTH)),
     "frozen weight of one": lambda m, x, n: F.linear(x, m.eye + n, m.vector),
-    "bias of addmm": lambda m, x, n: torch.addmm(
-        n.expand(WIDTH), x.reshape(-1, WIDTH), m.matrix
-    ).view(x.shape),
     "bias of a norm": lambda m, x, n: F.layer_norm(x, ONES, m.vector, n.expand(WIDTH)),
-    "frozen weight of a norm": lambda m, x, n: F.layer_norm(x, ONES, 1 + n.expand(WIDTH), m.vector),
     "epsilon of a norm": lambda m, x, n: F.layer_norm(x, ONES, m.vector, None, 1e-5 + n),
     "epsilon of an RMS norm": lambda m, x, n: F.rms_norm(x, ONES, m.vector, 1e-5 + n),
-    "bias of a convolution": lambda m, x, n: turned(
-        lambda y: F.conv1d(y, m.pointwise, n.expand(WIDTH))
-    )(x),
-    "frozen kernel": lambda m, x, n: turned(
-        lambda y: F.conv1d(y, (m.eye + n)[..., None], m.vector)
-    )(x),
+    "frozen kernel": lambda m, x, n: F.conv1d(x.mT, (m.eye + n)[..., None], m.vector).mT,
     "a parameter made in the pass": lambda m, x, n: F.linear(x, m.matrix) * nn.Parameter(1 + n),
-    "the same as a frozen weight": lambda m, x, n: F.linear(x, nn.Parameter(m.eye + n), m.vector),
     "scale of attention": lambda m, x, n: attended(x, scale=1 + n),
-    "beta of baddbmm": lambda m, x, n: batched_sums(m, x, beta=1 + n),
-    "alpha of baddbmm": lambda m, x, n: batched_sums(m, x, alpha=1 + n),
+    "beta of baddbmm": lambda m, x, n: torch.baddbmm(x, x, m.eye.expand(len(x), -1, -1), beta=n),
     "alpha of an addition": lambda m, x, n: torch.add(x, x, alpha=n),
     "a factor": lambda m, x, n: x * (1 + n),
 }
