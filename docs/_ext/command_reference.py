@@ -20,14 +20,16 @@ def _write(path: Path, text: str) -> None:
 
 def _page(name: str) -> str:
     """What a command does, all that it takes, and a line to try."""
-    from userdp.cli.parsing import description_of, options_of
+    from userdp.cli.parsing import Command
 
-    options, (told, example) = options_of(name), description_of(name)
+    command = Command(name)
+    (told, example), options = command.described, command.options.values()
     rows = [f"| `{one.shown}` | {one.meaning.replace('|', '&#124;')} |" for one in options]
-    if any(one.name == "--set" for one in options):
-        rows.append(
-            f"| `--settings` | lists all that `--set` reaches: `userdp {name} --settings` |"
-        )
+    if command.takes_settings:
+        rows += [
+            "| `--set TEXT` | a further setting, as SECTION.FIELD=VALUE |",
+            f"| `--settings` | lists all that `--set` reaches: `userdp {name} --settings` |",
+        ]
     listed = "\n".join(["| | |", "|---|---|", *rows])
     shown = f"For example:\n\n```console\n{example}\n```"
     return "\n\n".join([f"# userdp {name}", *told, listed, shown, ""])
@@ -35,7 +37,7 @@ def _page(name: str) -> str:
 
 def _generate(sphinx: Sphinx) -> None:
     """All pages, before Sphinx looks for sources."""
-    from userdp.cli.parsing import NAMES, first_line
+    from userdp.cli.parsing import NAMES, first_lines
 
     folder = Path(sphinx.srcdir) / "reference" / "commands"
     folder.mkdir(parents=True, exist_ok=True)
@@ -45,9 +47,8 @@ def _generate(sphinx: Sphinx) -> None:
             old.unlink()
     for name, file in files.items():
         _write(folder / f"{file}.md", _page(name))
-    rows = [
-        f"| [`userdp {name}`]({file}.md) | {first_line(name)} |" for name, file in files.items()
-    ]
+    told = first_lines()
+    rows = [f"| [`userdp {name}`]({file}.md) | {told[name]} |" for name, file in files.items()]
     listed = "\n".join(files.values())
     _write(
         folder / "index.md",

@@ -26,11 +26,8 @@ def test_flags_override_the_config_file(userdp, tmp_path):
     assert (told["noise_multiplier"], told["steps"], told["batch_size"]) == (2.0, 10, 3)
 
 
-@pytest.mark.parametrize(
-    ("number", "way_out"),
-    [(errno.ENOSPC, "free some space"), (errno.EIO, "check it"), (errno.EROFS, "another place")],
-)
-def test_a_disk_that_refuses_is_no_fault_of_the_program(userdp, monkeypatch, number, way_out):
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO, errno.EROFS])
+def test_a_disk_that_refuses_is_no_fault_of_the_program(userdp, monkeypatch, number):
     def refuse(*whatever, **options):
         raise OSError(number, os.strerror(number), "a store")
 
@@ -38,4 +35,4 @@ def test_a_disk_that_refuses_is_no_fault_of_the_program(userdp, monkeypatch, num
     status, out, said = userdp("store", "stats", "a store")
     assert (status, out) == (1, "")
     assert said.startswith(f"error: the machine refused: {os.strerror(number)} (a store)")
-    assert way_out in said
+    assert "free some space" in said

@@ -10,8 +10,7 @@ import pytest
 
 from userdp.cli import output
 from userdp.cli.app import run
-from userdp.cli.parsing import COMMANDS, NAMES, first_line, options_of, sections_of
-from userdp.cli.setting import fields_of
+from userdp.cli.parsing import COMMANDS, NAMES, Command, first_lines
 from userdp.plans.resolved import PlanFields, resolve
 from userdp.training.config import RunOptions, TrainConfig
 from userdp.training.loop import train
@@ -38,7 +37,7 @@ def test_every_option_has_words_and_the_help_ends_with_a_line_to_run(capsys, mon
     told = shown(capsys, monkeypatch, *command.split(), "--help")
     assert max(len(line) for line in told.splitlines() if "Try: " not in line) <= 80
     assert f"Try: userdp {command} " in " ".join(told.split())
-    for option in options_of(command):
+    for option in Command(command).options.values():
         assert option.words, f"{option.name} of userdp {command} has no words"
         assert option.name in told
 
@@ -59,13 +58,13 @@ def test_the_help_loads_no_library_that_is_slow_to_load(line):
 
 
 def test_train_shows_at_most_twenty_options_and_names_the_way_to_all_others(capsys, monkeypatch):
-    assert sum(not option.place for option in options_of("train")) <= 20
+    train = Command("train")
+    assert sum(not option.place for option in train.options.values()) < 20  # and --set
     assert "userdp train --settings" in shown(capsys, monkeypatch, "train", "--help")
     listed = shown(capsys, monkeypatch, "train", "--settings", columns=200)
-    for section, kind in sections_of("train").items():
-        for name, setting in fields_of(kind).items():
-            assert f"{section}.{name}" in listed
-            assert setting.words, f"{section}.{name} has no words"
+    for path, setting in train.settings.items():
+        assert path in listed
+        assert setting.words, f"{path} has no words"
 
 
 def test_an_option_of_train_is_written_in_its_command_and_in_one_dataclass_at_most():
@@ -75,7 +74,7 @@ def test_an_option_of_train_is_written_in_its_command_and_in_one_dataclass_at_mo
     taken = {name for one in between for name in inspect.signature(one).parameters}
     room = Path(output.__file__).parent
     typed = {one.name: one.read_text(encoding="utf-8") for one in room.glob("*.py")}
-    for option in options_of("train"):
+    for option in Command("train").options.values():
         owners = [group for group in groups if option.field in group.__dataclass_fields__]
         assert len(owners) <= 1, f"{option.field} is in {owners}"
         assert not (owners and option.field in taken), f"{option.field} is unpacked on its way"
@@ -89,7 +88,7 @@ def test_the_programs_help_lists_every_command_under_its_heading(capsys, monkeyp
     for heading, commands in COMMANDS.items():
         assert f"\n{heading}:\n" in told
         for command in commands.split(", "):
-            assert re.search(rf"\n  {command} +{re.escape(first_line(command))}\n", told)
+            assert re.search(rf"\n  {command} +{re.escape(first_lines()[command])}\n", told)
 
 
 def test_whatever_is_said_in_words_is_said_of_a_command():

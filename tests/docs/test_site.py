@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import userdp
-from userdp.cli.parsing import NAMES, options_of
+from userdp.cli.parsing import NAMES, Command
 
 ROOT = Path(__file__).parents[2]
 
@@ -35,7 +35,7 @@ def test_each_command_and_each_public_name_is_described(site):
     for name in NAMES:
         page = site / "reference" / "commands" / f"{name.replace(' ', '-')}.html"
         text = page.read_text(encoding="utf-8")
-        assert [option.name for option in options_of(name) if option.name not in text] == []
+        assert [one.name for one in Command(name).options.values() if one.name not in text] == []
     text = (site / "reference" / "api" / "userdp.html").read_text(encoding="utf-8")
     public = [name for name in userdp.__all__ if not name.startswith("_")]
     assert [name for name in public if f'id="userdp.{name}"' not in text] == []

@@ -17,15 +17,7 @@ import warnings
 from collections.abc import Sequence
 from typing import Any
 
-from userdp.cli.parsing import (
-    COMMON,
-    NAMES,
-    arguments_of,
-    command_of,
-    function_of,
-    help_of,
-    settings_of,
-)
+from userdp.cli.parsing import COMMON, NAMES, Command, command_of, list_of_commands
 from userdp.commands.progress import say
 from userdp.core.environment import PASSIVE_WAITING
 from userdp.core.errors import (
@@ -40,43 +32,41 @@ from userdp.core.errors import (
 )
 from userdp.version import __version__
 
-_NO_PLACE = "free some space, or choose another place with --out"
 _REFUSED = {
-    errno.EIO: "the disk or its connection fails: check it, and give the command again",
-    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT, errno.EFBIG), _NO_PLACE),
-    **dict.fromkeys((errno.EACCES, errno.EROFS, errno.EISDIR), _NO_PLACE),
-}
-"""Refusals of the operating system that are no fault of the program, and the way out."""
+    errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EACCES, errno.EROFS, errno.EISDIR,
+}  # fmt: skip
+"""Refusals of the operating system that are no fault of the program."""
 _RESUMED = ("train", "tune", "federate")
 """Commands that go on with ``--resume``; others, such as the demo, may run one of them."""
 
 
 def run(arguments: Sequence[str]) -> int:
     """Run one command line and return its exit status."""
-    json, command = "--json" in arguments, None
+    json, name = "--json" in arguments, None
     try:
         common, line = COMMON.parse_known_args(arguments)
-        command = command_of(line)
+        name = command_of(line)
         if common.version:
             print(__version__)
             return 0
         if common.help or line in ([], ["store"]):
-            print(help_of(command), end="")
+            print(Command(name).parser.format_help() if name else list_of_commands(), end="")
             return 0
-        if command is None:
+        if name is None:
             raise _no_command(line)
+        command = Command(name)
         if common.settings:
-            print(settings_of(command), end="")
+            print(command.list_of_settings, end="")
             return 0
         from userdp.cli.output import show_answer  # loads libraries that help does without
 
         with warnings.catch_warnings():
             warnings.simplefilter("always", UserdpWarning)
             warnings.showwarning = _show_warning
-            given = arguments_of(command, line[command.count(" ") + 1 :], common.config)
-            return show_answer(function_of(command)(**given), command, json=json)
+            given = command.arguments(line[name.count(" ") + 1 :], common.config)
+            return show_answer(command.function(**given), name, json=json)
     except KeyboardInterrupt as error:
-        say_how_to_go_on(error, command, arguments)
+        say_how_to_go_on(error, name, arguments)
         return Interrupted.exit_status
     except Exception as error:  # of any kind: what people can mend is told, the rest is raised
         failure = _failure_of(error)
@@ -130,7 +120,8 @@ def _failure_of(error: Exception) -> UserdpError | None:
     if isinstance(error, OSError) and error.errno in _REFUSED:
         where = f" ({error.filename})" if error.filename else ""
         message = f"the machine refused: {error.strerror}{where}"
-        return FailureError(message, hint=_REFUSED[error.errno])
+        way_out = "check the disk, free some space there, or choose another place with --out"
+        return FailureError(message, hint=way_out)
     if ran_out_of_memory(error):  # its words tell how much: the size of a cohort, say
         return FailureError(
             "memory ran out; what was charged before stays charged",

@@ -14,8 +14,9 @@ import inspect
 import re
 import textwrap
 import tomllib
+from collections import ChainMap, defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache, partial
+from functools import cached_property, partial
 from importlib import resources
 from pathlib import Path
 from shutil import get_terminal_size
@@ -23,7 +24,7 @@ from typing import Any, NoReturn, get_args, get_type_hints
 
 import userdp
 from userdp import commands
-from userdp.cli.setting import Setting, documented, fields_of, in_words
+from userdp.cli.setting import Setting, dataclass_of, documented, fields_of
 from userdp.commands.arguments import Section
 from userdp.core.errors import UseError, closest, likely
 
@@ -42,8 +43,7 @@ _ABOUT = (
     "use, 130 interrupted: what was paid for is finished first, and the last line says how to go "
     "on.",
 )
-_SET = "a further setting, as SECTION.FIELD=VALUE"
-_OF_OTHER_TOOLS = {"--batch-size": "--micro-batch", "--lr": "--learning-rate"}
+_OF_OTHER_TOOLS = {"batch_size": "micro_batch", "lr": "learning_rate"}
 
 
 class Parser(argparse.ArgumentParser):
@@ -82,176 +82,177 @@ for _flag in ("--json", "--settings", "--version"):
     COMMON.add_argument(_flag, action="store_true", default=False)
 
 
+class Command:
+    """A public function of `userdp`, as a line and a file give it its arguments.
+
+    The annotation of its ``**keywords`` names dataclasses, whose fields are options, and a function
+    that lists the sections of ``--set``. A command without such a function has a section for each
+    argument that is a dataclass. The first argument of a command has no name on a line.
+
+    Attributes:
+        name: as it is typed, such as ``store stats``.
+        function: that it calls.
+        options: all that it takes outside of ``--set``, by the names of arguments.
+        sections: lists what ``--set`` reaches.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.function: Callable[..., Any] = getattr(userdp, name.split()[-1])
+        self.options: dict[str, Setting] = {}
+        whole: dict[str, Section] = {}
+        listed: Callable[[], Mapping[str, Section]] | None = None
+        # A name that its module imports for type checkers only is anything.
+        known = ChainMap(self.function.__globals__, vars(builtins), defaultdict(lambda: Any))
+        hints = get_type_hints(self.function, localns=known, include_extras=True)
+        words = documented(self.function)
+        for one in inspect.signature(self.function).parameters.values():
+            if one.kind is one.VAR_KEYWORD:
+                for group in get_args(hints[one.name])[1:]:
+                    if inspect.isclass(group):
+                        self.options |= fields_of(Section(of=group)) | self.options
+                    else:
+                        listed = group
+            elif kind := dataclass_of(hints[one.name]):
+                whole[one.name] = Section(of=kind, whole=kind)
+            elif one.name != "progress":  # only a program has somebody to tell of it
+                self.options[one.name] = Setting(
+                    field=one.name,
+                    hint=hints[one.name],
+                    words=words[one.name],
+                    default=one.default,
+                    place=not self.options and one.kind is not one.KEYWORD_ONLY,
+                )
+        self.takes_settings = bool(listed or whole)
+        self.sections = listed or (lambda: whole)
+
+    @cached_property
+    def settings(self) -> dict[str, Setting]:
+        """All that ``--set`` reaches, by ``section.field``."""
+        found = (fields_of(one, place).values() for place, one in self.sections().items())
+        return {setting.name: setting for settings in found for setting in settings}
+
+    @property
+    def described(self) -> tuple[list[str], str]:
+        """The paragraphs of its docstring before the arguments, and its example."""
+        text = inspect.getdoc(self.function) or ""
+        told, _, behind = text.partition("\nExample::\n")
+        paragraphs = [" ".join(part.split()) for part in told.split("\n\n")]
+        return paragraphs, behind.split("\n")[1].strip()
+
+    @property
+    def parser(self) -> Parser:
+        """Reads its line. It demands nothing: a file may give what the line does not."""
+        about, example = self.described
+        needed = [one.shown for one in self.options.values() if one.needed]
+        parser = Parser(self.name, " ".join([self.name, *needed, "[OPTIONS]"]), about)
+        for one in self.options.values():
+            how: dict[str, Any] = {"dest": one.field, "help": one.meaning.replace("%", "%%")}
+            if bool in one.kinds:
+                how |= {"action": "store_const", "const": not one.default}
+            else:
+                how |= {"metavar": one.shown.split()[-1]}
+                how |= {"action": "extend", "nargs": "+"} if one.several else {}
+            action = parser.add_argument(*([] if one.place else [one.name]), **how)
+            action.required = False  # `arguments` asks for it, after it named what is misspelt
+        parser.epilog = f"Try: {example}"
+        if self.takes_settings:
+            how = {"help": "a further setting, as SECTION.FIELD=VALUE", "metavar": "TEXT"}
+            # one each, so that what follows may be the store
+            parser.add_argument("--set", action="append", default=[], **how)
+            all_else = f"All else: userdp {self.name} --settings lists it."
+            parser.epilog = f"{all_else}\n\n{parser.epilog}"
+        return parser
+
+    @property
+    def list_of_settings(self) -> str:
+        """What ``--settings`` prints: all that ``--set`` reaches, with meanings."""
+        parser = Parser(usage=f"{self.name} --set SECTION.FIELD=VALUE")
+        for section in self.sections():
+            meanings = {}
+            for path, one in self.settings.items():
+                if one.section == section:
+                    values = f": {', '.join(one.choices)}" if one.choices else ""
+                    meanings[path] = one.meaning + values
+            parser.describe(section, meanings)
+        return parser.format_help()
+
+    def arguments(self, line: Sequence[str], file: Path | None = None) -> dict[str, Any]:
+        """What a line, and the command's section of a file, give to its function.
+
+        Args:
+            line: the words behind the command.
+            file: of ``--config``. The line overrides it.
+
+        Raises:
+            UseError: something is misspelt, missing, given twice or of another kind.
+        """
+        parsed, stray = self.parser.parse_known_args(line)
+        if stray:
+            raise self._unknown(stray[0])
+        typed, given = vars(parsed), {} if file is None else self._in_file(file)
+        for one in typed.pop("set", ()):
+            path, equals, text = one.partition("=")
+            path = path.strip().replace("-", "_")
+            if not equals or path not in self.settings:
+                raise self._unknown(f"--set {path}")
+            given[path] = text.strip()
+        given |= typed
+        typed_names = [word.partition("=")[0] for word in line]
+        listed = f"see `userdp {self.name} --help`"
+        for option in self.options.values():
+            if typed_names.count(option.name) > 1 and not option.several:
+                raise UseError(f"{option.name} is given twice, and one is wanted", hint=listed)
+            if option.needed and option.field not in given:
+                raise UseError(f"userdp {self.name} needs {option.name}", hint=listed)
+        arguments: dict[str, Any] = {}
+        sections: dict[str, dict[str, Any]] = {}
+        for path, value in given.items():
+            one = self.options.get(path) or self.settings[path]
+            into = sections.setdefault(one.section, {}) if one.section else arguments
+            into[one.field] = one.read(value)
+        for place, fields in sections.items():
+            make = self.sections()[place].whole
+            arguments = (fields if make is None else {place: make(**fields)}) | arguments
+        return arguments
+
+    def _in_file(self, file: Path) -> dict[str, Any]:
+        """What its section of a file gives, by the names of arguments and settings."""
+        given: dict[str, Any] = {}
+        for key, value in sections_in(file).get(self.name, {}).items():
+            key = key.replace("-", "_")
+            if isinstance(value, dict):
+                given |= {f"{key}.{one.replace('-', '_')}": inner for one, inner in value.items()}
+            else:
+                given[key] = value
+        for path in given:
+            if path not in self.options and path not in self.settings:
+                word = f"--set {path}" if "." in path else f"--{path.replace('_', '-')}"
+                raise self._unknown(word, where=f"{file}: ")
+        return given
+
+    def _unknown(self, word: str, *, where: str = "") -> UseError:
+        """The error of a word that is neither an option nor a setting, with a probable guess."""
+        spelled = {path: f"--set {path}=…" for path in self.settings}
+        spelled |= {one.field: one.name for one in self.options.values()}
+        spelled |= {name: f"--{name}" for name in ("json", "config", "help")}
+        path = word.removeprefix("--set ").removeprefix("--").replace("-", "_")
+        fields = (one for one in self.settings if one.endswith(f".{path}"))
+        near = closest(path, spelled) if word.startswith("--") else None
+        probable = (_OF_OTHER_TOOLS.get(path), path, *fields, near)
+        guess = likely(next((spelled[one] for one in probable if one in spelled), None))
+        message = f"{where}userdp {self.name} has no option {word}"
+        return UseError(message, hint=f"{guess}see `userdp {self.name} --help`")
+
+
 def command_of(tokens: Sequence[str]) -> str | None:
     """The command that a line begins with, if it is one."""
     line = " ".join(tokens[:2]) + " "
     return next((name for name in NAMES if line.startswith(f"{name} ")), None)
 
 
-def function_of(name: str) -> Callable[..., Any]:
-    """The public function of a command."""
-    function: Callable[..., Any] = getattr(userdp, name.split()[-1])
-    return function
-
-
-@cache
-def _taken(name: str) -> tuple[dict[str, Setting], tuple[Any, ...]]:
-    """The arguments of a command, and what annotates its ``**keywords``.
-
-    That is dataclasses, whose fields are keywords, and the function that lists its sections. The
-    first argument of a command has no name on a line.
-    """
-    function = function_of(name)
-    hints = get_type_hints(function, localns=_Known(function.__globals__), include_extras=True)
-    words, taken, groups = documented(function), dict[str, Setting](), ()
-    for one in inspect.signature(function).parameters.values():
-        if one.kind is one.VAR_KEYWORD:
-            groups = get_args(hints[one.name])[1:]
-        elif one.name != "progress":  # only a program has somebody to tell of it
-            taken[one.name] = Setting(
-                field=one.name,
-                hint=hints[one.name],
-                words=words[one.name],
-                default=one.default,
-                place=not taken and one.kind is not one.KEYWORD_ONLY,
-            )
-    return taken, groups
-
-
-def sections_of(name: str) -> dict[str, Section]:
-    """All that ``--set`` reaches in a command, by section.
-
-    The command lists them in a function; or they are its arguments that are dataclasses.
-    """
-    taken, groups = _taken(name)
-    for listed in filter(inspect.isfunction, groups):
-        return dict(listed())
-    return {
-        one.field: Section(of=one.whole, whole=one.whole) for one in taken.values() if one.whole
-    }
-
-
-@cache
-def options_of(name: str) -> tuple[Setting, ...]:
-    """All that a line may give to a command."""
-    taken, groups = _taken(name)
-    options = dict(taken)
-    for group in filter(inspect.isclass, groups):
-        options |= fields_of(Section(of=group)) | options
-    if any(one.whole for one in taken.values()) or any(map(inspect.isfunction, groups)):
-        options["settings"] = Setting(field="settings", hint=Sequence[str], words=_SET)
-    return tuple(one for one in options.values() if not one.whole)
-
-
-class _Known(dict[str, Any]):
-    """A module's names; one that it imports only for type checkers is anything."""
-
-    def __missing__(self, name: str) -> Any:
-        return getattr(builtins, name, Any)
-
-
-def parser_of(name: str) -> Parser:
-    """The parser of a command. It demands nothing: a file may give what the line does not."""
-    options, (about, example) = options_of(name), description_of(name)
-    needed = [one.shown for one in options if one.needed]
-    parser = Parser(name, " ".join([name, *needed, "[OPTIONS]"]), about)
-    for one in options:
-        how: dict[str, Any] = {"dest": one.field, "help": one.meaning.replace("%", "%%")}
-        if bool in one.kinds:
-            how |= {"action": "store_const", "const": not one.default}
-        elif one.name == "--set":  # one each, so that what follows may be the store
-            how |= {"action": "append", "metavar": "TEXT"}
-        else:
-            how |= {"metavar": one.shown.split()[-1]}
-            how |= {"action": "extend", "nargs": "+"} if one.several else {}
-        action = parser.add_argument(*([] if one.place else [one.name]), **how)
-        action.required = False  # `arguments_of` asks for it, after it named what is misspelt
-    parser.epilog = f"Try: {example}"
-    if any(one.field == "settings" for one in options):
-        parser.epilog = f"All else: userdp {name} --settings lists it.\n\n{parser.epilog}"
-    return parser
-
-
-def arguments_of(name: str, line: Sequence[str], file: Path | None = None) -> dict[str, Any]:
-    """What a line, and the section of a file, give to the function of a command.
-
-    Args:
-        name: the command.
-        line: the words behind its name.
-        file: of ``--config``. The line overrides it; settings of both count.
-
-    Raises:
-        UseError: something is misspelt, missing, given twice or of another kind.
-    """
-    options, listed = {one.field: one for one in options_of(name)}, f"see `userdp {name} --help`"
-    parsed, stray = parser_of(name).parse_known_args(line)
-    if stray:
-        raise _no_option(name, stray[0])
-    typed, filed = vars(parsed), {} if file is None else section_in(file, name)
-    if "settings" in typed and "settings" in filed:
-        typed["settings"] = filed["settings"] + typed["settings"]
-    words = [word.partition("=")[0] for word in line]
-    for option in options.values():
-        if words.count(option.name) > 1 and not option.several:
-            raise UseError(f"{option.name} is given twice, and one is wanted", hint=listed)
-        if option.needed and option.field not in filed | typed:
-            raise UseError(f"userdp {name} needs {option.name}", hint=listed)
-    given = filed | typed
-    settings = settings_in(given.pop("settings", ()), name)
-    return settings | {
-        field: (one := options[field]).read(words, place=one.name, listed=listed)
-        for field, words in given.items()
-    }
-
-
-def settings_in(given: Sequence[str], name: str) -> dict[str, Any]:
-    """The arguments for a command that ``--set`` gives.
-
-    Args:
-        given: ``section.field=value`` each, a value as JSON has it or as plain text; of two for one
-            field the last counts.
-        name: the command.
-
-    Raises:
-        UseError: names a setting that there is none of, or whose value is of another type.
-    """
-    sections = sections_of(name) if given else {}
-    known = {place: fields_of(section) for place, section in sections.items()}
-    found: dict[str, dict[str, Any]] = {}
-    for one in given:
-        setting, equals, text = one.partition("=")
-        place, _, field = setting.strip().replace("-", "_").partition(".")
-        if not equals or field not in known.get(place, ()):
-            names = [f"{place}.{field}" for place, fields in known.items() for field in fields]
-            guess = likely(closest(f"{place}.{field}" if field else f".{place}", names))
-            raise UseError(
-                f"--set {one}: " + ("there is no such setting" if equals else "it has no value"),
-                hint=f"{guess}each is section.field=value; --settings lists them",
-            )
-        found.setdefault(place, {})[field] = known[place][field].read(
-            text.strip(), place=f"{place}.{field}", listed="--settings lists all"
-        )
-    arguments: dict[str, Any] = {}
-    for place, values in found.items():
-        make = sections[place].whole
-        arguments |= values if make is None else {place: make(**values)}
-    return arguments
-
-
-def _no_option(name: str, word: str, *, where: str = "") -> UseError:
-    """The error of an option that a command does not have, with the probable intention."""
-    known = [*(one.name for one in options_of(name)), "--json", "--config", "--help"]
-    field, guess = word.removeprefix("--").replace("-", "_"), _OF_OTHER_TOOLS.get(word)
-    if guess not in known:
-        sections = sections_of(name).items()
-        at = next((at for at, section in sections if field in fields_of(section)), None)
-        guess = closest(word, known) if at is None else f"--set {at}.{field}=…"
-    hint = f"{likely(guess)}see `userdp {name} --help`"
-    return UseError(f"{where}userdp {name} has no option {word}", hint=hint)
-
-
-def section_in(file: Path, name: str) -> dict[str, Any]:
-    """A command's section of a file, as a line would give it: words by the names of arguments."""
+def sections_in(file: Path) -> dict[str, dict[str, Any]]:
+    """The sections of a file of ``--config``, by command."""
     hint = "it is a TOML file with a section for each command, as [train]"
     try:
         sections = tomllib.loads(file.read_text(encoding="utf-8-sig"))
@@ -266,58 +267,21 @@ def section_in(file: Path, name: str) -> dict[str, Any]:
                 "what it says would never be read",
                 hint=likely(near and f"[{near.replace(' ', '.')}]") + hint,
             )
-    given: dict[str, Any] = {}
-    for key, value in sections.get(name, {}).items():
-        field = key.replace("-", "_")
-        if isinstance(value, dict):
-            settings = given.setdefault("settings", [])
-            settings += [f"{key}.{one}={in_words(inner)}" for one, inner in value.items()]
-        elif field not in (one.field for one in options_of(name)):
-            raise _no_option(name, f"--{key.replace('_', '-')}", where=f"{file}: ")
-        elif isinstance(value, bool):
-            given[field] = value
-        else:
-            given[field] = [*map(in_words, value)] if isinstance(value, list) else in_words(value)
-    return given
+    return sections
 
 
-def first_line(name: str) -> str:
-    """The first line of a command's docstring, read from the source text."""
-    found = re.search(rf'(?m)^def {name.split()[-1]}\((?:.|\n)*?:\n    """(.+)$', _source())
-    return found[1] if found else ""
-
-
-@cache
-def _source() -> str:
+def first_lines() -> dict[str, str]:
+    """The first line of each command's docstring, read from the source text."""
     files = (one for one in resources.files(commands).iterdir() if one.name.endswith(".py"))
-    return "".join(one.read_text(encoding="utf-8") for one in files)
+    source = "".join(one.read_text(encoding="utf-8") for one in files)
+    found = dict(re.findall(r'(?m)^def ([a-z]\w*)\((?:.|\n)*?:\n    """(.+)$', source))
+    return {name: found[name.split()[-1]] for name in NAMES}
 
 
-def description_of(name: str) -> tuple[list[str], str]:
-    """The paragraphs of a command's docstring before its arguments, and its example."""
-    text = inspect.getdoc(function_of(name)) or ""
-    told, _, behind = text.partition("\nExample::\n")
-    return [" ".join(part.split()) for part in told.split("\n\n")], behind.split("\n")[1].strip()
-
-
-def help_of(name: str | None) -> str:
-    """The help of a command, or the list of all."""
-    if name is not None:
-        return parser_of(name).format_help()
-    parser = Parser(usage="COMMAND", about=_ABOUT)
+def list_of_commands() -> str:
+    """What ``userdp --help`` prints."""
+    parser, told = Parser(usage="COMMAND", about=_ABOUT), first_lines()
     for heading, names in COMMANDS.items():
-        parser.describe(heading, {one: first_line(one) for one in names.split(", ")})
+        parser.describe(heading, {one: told[one] for one in names.split(", ")})
     parser.epilog = "Try: userdp demo --out demo"
-    return parser.format_help()
-
-
-def settings_of(name: str) -> str:
-    """The list of ``--settings``: all that ``--set`` reaches in a command, with meanings."""
-    parser = Parser(usage=f"{name} --set SECTION.FIELD=VALUE")
-    for section, kind in sections_of(name).items():
-        meanings = {}
-        for field, one in fields_of(kind).items():
-            values = f": {', '.join(one.choices)}" if one.choices else ""
-            meanings[f"{section}.{field}"] = one.meaning + values
-        parser.describe(section, meanings)
     return parser.format_help()

@@ -15,26 +15,24 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from datetime import date
-from enum import EnumType, StrEnum
+from enum import EnumType
 from itertools import product
 from pathlib import Path
 from types import UnionType
-from typing import Any, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from userdp.commands.arguments import Section
 from userdp.core.codec import decode
-from userdp.core.errors import (
-    UseError,
-    closest,
-    likely,
-)
+from userdp.core.errors import UseError, closest, likely
 
-_WORDS = {
-    int: "a whole number",
-    float: "a number",
-    bool: "true or false",
-    date: "a day, as 2026-01-31",
+_KINDS = {
+    Path: ("PATH", "a path"),
+    int: ("INT", "a whole number"),
+    float: ("FLOAT", "a number"),
+    date: ("DATE", "a day, as 2026-01-31"),
+    bool: ("", "true or false"),
 }
+"""The types of values in the help and in errors; any other is a text."""
 _SEQUENCES = (Sequence, tuple)
 
 
@@ -47,6 +45,7 @@ class Setting:
         hint: its type there.
         words: its meaning.
         default: its value where nothing is given, if it has one.
+        section: the section of ``--set`` that it belongs to; none of an option.
         place: whether a line gives it by its place, and not by a name.
     """
 
@@ -54,18 +53,13 @@ class Setting:
     hint: Any
     words: str
     default: Any = None
+    section: str = ""
     place: bool = False
 
     @property
     def kinds(self) -> tuple[Any, ...]:
         """The types of one value: the members of a union, or of a sequence."""
         return _members(self.hint)
-
-    @property
-    def whole(self) -> Any:
-        """The dataclass that it is, if no word stands for one: it is given field by field."""
-        whole = next(filter(is_dataclass, self.kinds), None)
-        return None if str in self.kinds else whole
 
     @property
     def several(self) -> bool:
@@ -86,47 +80,53 @@ class Setting:
 
     @property
     def name(self) -> str:
-        """Its spelling as an option: ``--micro-batch``, ``--no-base``, ``STORE``."""
+        """As it is typed: ``--micro-batch``, ``--no-base``, ``STORE``; of a section, ``clip.form``.
+
+        Its section and its field are all that tells two settings of a command apart.
+        """
+        if self.section:
+            return f"{self.section}.{self.field}"
         if self.place:
             return self.field.upper()
-        if self.field == "settings":
-            return "--set"
         return f"--{'no-' if self.default is True else ''}{self.field.replace('_', '-')}"
 
     @property
     def shown(self) -> str:
         """Its name as an option and the kind of its value, for the help."""
-        kinds = {bool: "", Path: " PATH", str: " TEXT", int: " INT", float: " FLOAT"}
-        kind = next((words for one, words in kinds.items() if one in self.kinds), " TEXT")
-        return self.name if self.place else self.name + kind
+        return self.name if self.place else f"{self.name} {self._called[0]}".rstrip()
 
     @property
     def needed(self) -> bool:
         """Whether it must be given."""
         return self.default in (inspect.Parameter.empty, MISSING)
 
-    def read(self, given: bool | str | Sequence[str], *, place: str, listed: str) -> Any:
+    @property
+    def _called(self) -> tuple[str, str]:
+        """The kind of its value, in the help and in errors."""
+        called = (words for kind, words in _KINDS.items() if kind in self.kinds)
+        return next(called, ("TEXT", "text"))
+
+    def read(self, given: Any) -> Any:
         """The value for Python of what a line or a file gives, or of each where it takes several.
 
         Args:
-            given: values as JSON has them, or plain words; a flag is set or not.
-            place: names it in errors.
-            listed: where its values are described, for the hint.
+            given: a value of TOML, a word of a line, or a list of either.
 
-        >>> Setting(field="epsilon", hint=float, words="").read("1e3", place="", listed="")
+        Raises:
+            UseError: a value is of another type.
+
+        >>> Setting(field="epsilon", hint=float, words="").read("1e3")
         1000.0
-        >>> Setting(field="user", hint=str, words="").read('"ann"', place="", listed="")
+        >>> Setting(field="user", hint=str, words="").read('"ann"')
         '"ann"'
         """
-        if isinstance(given, bool):
-            return given
-        if isinstance(given, str):
-            values = as_json(given) if self.several else None
-            given = [*map(in_words, values)] if isinstance(values, list) else [given]
-        read = tuple(self._one(word, place, listed) for word in given)
+        if self.several and isinstance(given, str) and isinstance(as_json(given), list):
+            given = as_json(given)
+        read = tuple(self._one(one) for one in (given if isinstance(given, list) else [given]))
         return read if self.several else read[0]
 
-    def _one(self, text: str, place: str, listed: str) -> Any:
+    def _one(self, given: Any) -> Any:
+        text = given if isinstance(given, str) else json.dumps(given, default=str)
         if Path in self.kinds:  # no shell expands ~ in a file, nor in --out=~/store
             return Path(os.path.expanduser(text))  # noqa: PTH111 (an unknown ~name stays)
         if str in self.kinds:
@@ -136,12 +136,12 @@ class Setting:
             value = int(value)  # 1e3
         for kind, meant in product(self.kinds, (value, text)):
             with suppress(ValueError):
-                return decode(kind, meant, what=place)
-        wanted = next((_WORDS[one] for one in self.kinds if one in _WORDS), "text")
-        if self.choices:
-            wanted = f"one of {', '.join(self.choices)}"
-        guess = likely(closest(text, self.choices))
-        raise UseError(f"{place} must be {wanted}, got {text!r}", hint=f"{guess}{listed}")
+                return decode(kind, meant, what=self.name)
+        choices = self.choices
+        wanted = f"one of {', '.join(choices)}" if choices else self._called[1]
+        guess, listed = likely(closest(text, choices)), "settings" if self.section else "help"
+        message = f"{self.name} must be {wanted}, got {text!r}"
+        raise UseError(message, hint=f"{guess}--{listed} describes it")
 
 
 def as_json(text: str) -> Any:
@@ -159,10 +159,19 @@ def documented(thing: Any) -> dict[str, str]:
     return {name: " ".join(words.split()) for name, words in found}
 
 
-def fields_of(section: Section) -> dict[str, Setting]:
-    """The fields of a section's dataclass as settings."""
+def dataclass_of(hint: Any) -> Any:
+    """The dataclass that a type is, if no word stands for one: it is given field by field."""
+    kinds = _members(hint)
+    return None if str in kinds else next(filter(is_dataclass, kinds), None)
+
+
+def fields_of(section: Section, place: str = "") -> dict[str, Setting]:
+    """The fields of a section's dataclass, as settings of the section ``place``.
+
+    A field that is a dataclass itself is given by a section of its own, if at all.
+    """
     if section.of.__module__ == "userdp.sampling.base":  # an import for which no help waits
-        found = _samplings()
+        found = _samplings(place)
     else:
         words, hints = documented(section.of), get_type_hints(section.of)
         found = {
@@ -171,30 +180,26 @@ def fields_of(section: Section) -> dict[str, Setting]:
                 hint=hints[one.name],
                 words=words.get(one.name, ""),
                 default=one.default,
+                section=place,
             )
             for one in fields(section.of)
+            if not dataclass_of(hints[one.name])
         }
     return {name: one for name, one in found.items() if name not in section.without}
 
 
-def _samplings() -> dict[str, Setting]:
+def _samplings(place: str) -> dict[str, Setting]:
     """The kinds of sampling, and all constants of any of them."""
     from userdp.sampling import SAMPLINGS
 
     found: dict[str, Setting] = {}
-    # mypy knows an enumeration only by names that are written out.
-    names: Any = StrEnum("Kind", {kind: kind for kind in SAMPLINGS})  # type: ignore[misc]
     for kind, sampling in SAMPLINGS.items():
-        hints = {**get_type_hints(sampling), "kind": names}
+        hints = {**get_type_hints(sampling), "kind": Literal[tuple(SAMPLINGS)]}
         for name, meaning in {"kind": sampling.words.draw, **sampling.words.options}.items():
             words = f"{found[name].words}; " if name in found else ""
-            found[name] = Setting(field=name, hint=hints[name], words=f"{words}{kind}: {meaning}")
+            words += f"{kind}: {meaning}"
+            found[name] = Setting(field=name, hint=hints[name], words=words, section=place)
     return found
-
-
-def in_words(value: Any) -> str:
-    """A value of JSON or TOML as somebody would type it."""
-    return value if isinstance(value, str) else json.dumps(value, default=str)
 
 
 def _members(hint: Any) -> tuple[Any, ...]:

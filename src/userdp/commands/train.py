@@ -209,7 +209,7 @@ def sections() -> dict[str, Section]:
     return {
         "plan": Section(of=PlanFields, without=("sampling", "clip", "adaptation")),
         "sampling": Section(of=Sampling, without=("group_size",), whole=dict),
-        "clip": Section(of=Clip, without=("l2_norm", "adaptation"), whole=dict),
+        "clip": Section(of=Clip, without=("l2_norm",), whole=dict),
         "adaptation": Section(of=AdaptiveClipping, whole=dict),
         "learning": Section(of=TrainConfig),
         "run": Section(of=RunOptions),
