@@ -212,10 +212,10 @@ def run_one(campaign: Campaign, setting: Setting, rate: float, name: str) -> Row
     row: Row = {"key": key_of(setting, rate, name), "loss": loss, "user_loss": user_loss}
     if setting.personalized:
         users = np.flatnonzero(split.counts >= 2)[:PERSONALIZED]
-        gains = personalize(model, split, users, LOCAL)
+        before, after, tokens = personalize(model, split, users, LOCAL)
         row["personalization"] = [
-            {"learning_rate": local, **summary(gains, which)}
-            for which, local in enumerate(LOCAL.learning_rate)
+            {"learning_rate": local, **summary(before, own, tokens)}
+            for local, own in zip(LOCAL.learning_rate, after, strict=True)
         ]
     told: Row = {"epsilon": None, "delta": None, "accountant": None}
     if setting.epsilon is not None:

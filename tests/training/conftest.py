@@ -9,8 +9,7 @@ from tests.plans import uls_plan
 from tests.training.toy import private_run, sgd, toy_model, toy_store
 from userdp.claims.lineage import Lineage
 from userdp.data.user_store import UserStore
-from userdp.training.loop import train
-from userdp.training.operator_log import OperatorLog
+from userdp.training.loop import OperatorLog, train
 from userdp.training.releasing import save_model
 
 

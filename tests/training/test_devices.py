@@ -52,8 +52,8 @@ def test_each_of_several_processes_takes_the_device_of_its_local_rank(devices):
         (1, 1, "cuda", "no device 'cuda:1' here"),
         (0, 0, "cuda", "sees 0 CUDA devices"),
         (4, 1, "cuda:0", "all 2 processes of this machine"),
-        (1, 0, "tpu", "no device"),
-        (1, 0, "meta", "cpu or cuda"),
+        (1, 0, "tpu", "CPU or on CUDA"),
+        (1, 0, "meta", "CPU or on CUDA"),
     ],
 )
 def test_what_is_not_there_or_not_a_process_s_own_is_refused(devices, count, rank, name, says):

@@ -1,12 +1,11 @@
 """A dry run tells what a run will cost and claim; nothing is charged and nothing is written."""
 
-import json
-
 import pytest
 
 import userdp
 from tests.plans import uls_plan
 from tests.training.toy import CONFIG, run_all, sgd, toy_model
+from userdp.core.codec import plain
 from userdp.core.errors import FailureError, UseError
 from userdp.training import preflight
 
@@ -67,7 +66,7 @@ def test_the_trainer_has_it_too_and_a_run_without_privacy_has_none(store, tmp_pa
         {"out": tmp_path / "run", "config": CONFIG, "dry_run": True},
         bytes_under(tmp_path),
     )
-    told = json.loads(json.dumps(userdp.train(store, PLAN, **how).to_dict()))
+    told = plain(userdp.train(store, PLAN, **how))
     assert told["claim"]["epsilon"] == told["store"]["epsilon"]
     with pytest.raises(UseError, match="no claim"):
         userdp.train(store, userdp.PlainPlan(steps=1, batch_size=2), **how)

@@ -9,7 +9,7 @@ import pytest
 from tests.plans import els_plan, uls_plan
 from tests.speed import fast_then_slow
 from tests.training.toy import CONFIG, lines
-from userdp.training import operator_log
+from userdp.training import loop
 from userdp.training.evaluation import evaluate_splits
 from userdp.training.loop import train
 
@@ -67,14 +67,14 @@ def test_invariant_9_shareable_files_hold_nothing_of_the_operators(store, finish
 
 
 def test_invariant_9_twin_a_loss_in_a_public_file_is_caught(store, finished, monkeypatch):
-    honest = operator_log.OperatorLog.step
+    honest = loop.OperatorLog.step
 
     def chatty(self, step, *, rate):
         honest(self, step, rate=rate)
         with self._folder.train.open("a") as file:  # the loss is None for an empty cohort
             file.write(f"# {json.dumps(step.operator['loss'])}\n")
 
-    monkeypatch.setattr(operator_log.OperatorLog, "step", chatty)
+    monkeypatch.setattr(loop.OperatorLog, "step", chatty)
     assert any("train.toml" in leak for leak in leaks(finished(), store))
 
 

@@ -7,7 +7,7 @@ ledgers in `open_run`. `preflight` and `guards` say what is refused before and b
 `huggingface` joins the trainers of `transformers` and TRL to the same run.
 
 The rest is of three kinds: what a run is made of (`config`, `causal_models`, `lora`, `optimizers`,
-`devices`, `distributed`, `collate`), what it leaves (`checkpoints`, `operator_log`, `releasing`,
-`model_origin`), and what is measured (`store_losses`, `evaluation`, `personalization`,
-`sampled_texts`, `probe`, `selftest`). Importing this package imports no torch.
+`devices`, `distributed`, `collate`), what it leaves (`checkpoints`, `releasing`, `model_origin`),
+and what is measured (`store_losses`, `evaluation`, `personalization`, `sampled_texts`, `probe`,
+`selftest`). Importing this package imports no torch.
 """

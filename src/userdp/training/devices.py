@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 from pathlib import Path
 from typing import Any, Final
 
@@ -34,17 +35,11 @@ def choose_device(name: str = AUTO, *, processes: int = 1) -> torch.device:
     if name == AUTO:
         enough = there >= local_processes() and rank is not None if several else there > 0
         name = _KIND if enough else "cpu"
-    try:
-        device = torch.device(name)
-    except RuntimeError as error:
-        raise UseError(f"there is no device {name!r}", hint=NAMES) from error
-    if device.type == "cpu":
-        return device
-    if device.type != _KIND:
-        raise UseError(
-            f"userdp computes on cpu or cuda, got {name!r}: no engine was tried elsewhere",
-            hint=NAMES,
-        )
+    if name == "cpu":
+        return torch.device(name)
+    if not re.fullmatch(rf"{_KIND}(:\d+)?", name):
+        raise UseError(f"userdp computes on a CPU or on CUDA, not on {name!r}", hint=NAMES)
+    device = torch.device(name)
     if several and ":" not in name:
         device = torch.device(_KIND, int(rank or 0))
     elif several and local_processes() > 1:

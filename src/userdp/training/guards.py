@@ -4,7 +4,7 @@ Ordinary accidents would spend an epsilon for nothing, or make the claim of a ru
 would see it:
 
 - The optimizer holds other tensors than the model trains, or its updates change nothing.
-  `require_same_parameters` and `MovementCheck` refuse both.
+  `require_same_parameters` and `movement_since` refuse both.
 - A ``loss.backward()`` that was left over from the loop without privacy adds the exact gradient of
   somebody's text to the noisy one in ``.grad``, and the optimizer applies both. `HeldModel` raises.
 - Another run trains the same tensors meanwhile, over other people's text, and each releases what
@@ -31,7 +31,7 @@ from userdp.training.lora import uncompiled
 from userdp.training.model_origin import ModelDigests, digests_of
 
 _WATCHED = 4096
-"""Numbers of each parameter that `MovementCheck` keeps."""
+"""Numbers of each parameter that `movement_since` compares."""
 
 
 class KnownWeights:
@@ -234,40 +234,34 @@ def warning_of_half_precision(model: nn.Module) -> str | None:
     )
 
 
-class MovementCheck:
-    """Notices an update that changed nothing.
+def movement_since(model: nn.Module, optimizer: torch.optim.Optimizer) -> Callable[[], bool]:
+    """A function that says, after an update, whether it has moved a parameter since now.
 
-    Keeps a part of each trainable parameter; noise reaches every coordinate, so an update that was
-    applied shows in any part. A learning rate of 0 (a warm-up may begin there) excuses a step.
+    It compares a part of each trainable parameter; noise reaches every coordinate, so an update
+    that was applied shows in any part. A learning rate of 0 (a warm-up may begin there) excuses a
+    step. Where nothing has moved otherwise it raises `FailureError`.
     """
 
-    def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-        self._groups = optimizer.param_groups
-        self._excused = self._stands_still()
-        self._parameters = list(trainable_parameters(model).values())
-        self._before = [_part(p).clone() for p in self._parameters]
+    def parts() -> list[Tensor]:
+        parameters = trainable_parameters(model).values()
+        return [one.detach().reshape(-1)[:_WATCHED].clone() for one in parameters]
 
-    def require_moved(self) -> bool:
-        """Whether a parameter has changed since the check began; False for an excused step.
+    def idle() -> bool:
+        return all(float(group.get("lr", 1.0)) == 0 for group in optimizer.param_groups)
 
-        Raises:
-            FailureError: none has changed, though the learning rate is not 0.
-        """
-        if not all(map(torch.equal, map(_part, self._parameters), self._before)):
+    before, excused = parts(), idle()
+
+    def moved() -> bool:
+        if not all(map(torch.equal, parts(), before)):
             return True
-        if self._excused or self._stands_still():
+        if excused or idle():
             return False
         raise FailureError(
             "no trainable parameter moved in the update: epsilon would be spent for nothing",
             hint="call optimizer.step() once per step, clear .grad behind it, and check the rate",
         )
 
-    def _stands_still(self) -> bool:
-        return all(float(group.get("lr", 1.0)) == 0 for group in self._groups)
-
-
-def _part(parameter: Tensor) -> Tensor:
-    return parameter.detach().reshape(-1)[:_WATCHED]
+    return moved
 
 
 def require_unstepped(optimizer: torch.optim.Optimizer) -> None:

@@ -64,21 +64,6 @@ class LocalTraining:
         require_count("most_examples", self.most_examples, at_least=2)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Personalized:
-    """Each user's mean loss per target token on the half that was kept back. Operator-only.
-
-    Args:
-        before: float64 (users,), in nats, of the model as it is.
-        after: float64 (learning rates, users), of the user's own models.
-        tokens: int64 (users,), target tokens measured.
-    """
-
-    before: NDArray[np.float64]
-    after: NDArray[np.float64]
-    tokens: NDArray[np.int64]
-
-
 def halves(
     split: StoreSplit, user: int, how: LocalTraining
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], list[NDArray[np.int64]]]:
@@ -101,7 +86,7 @@ def personalize(
     how: LocalTraining,
     *,
     progress: Progress | None = None,
-) -> Personalized:
+) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.int64]]:
     r"""Adapt the trainable weights to each user in turn, and measure them on the user's other half.
 
     .. math:: \theta_u \leftarrow \theta_u - \frac{\eta}{|B|} \sum_{r \in B} \nabla \ell_r(\theta_u)
@@ -117,6 +102,11 @@ def personalize(
         users: int64, places in ``split``, each of a user with two examples or more.
         how: learning rates, epochs, sizes.
         progress: shows how many users are done.
+
+    Returns:
+        Each user's mean loss per target token on the half that was kept back, in nats: float64
+        (users,) of the model as it is, and float64 (learning rates, users) of the user's own
+        models. And int64 (users,), the target tokens measured. Operator-only.
 
     Raises:
         UseError: the model couples rows, or nothing of it is trainable.
@@ -149,7 +139,7 @@ def personalize(
                     weight.copy_(value)
                     weight.grad = None
         shown.at(number + 1)
-    return Personalized(before=before, after=after, tokens=tokens)
+    return before, after, tokens
 
 
 def personalize_run(
@@ -206,23 +196,26 @@ def personalize_run(
     for name, model in models.items():
         # Local SGD in bfloat16 would round small updates away, whatever the run trained in.
         model = add_adapters(model.float(), TrainConfig(lora_rank=lora_rank)).to(computes)
-        found = personalize(model, split, kept, how, progress=progress)
-        rates = enumerate(how.learning_rate)
-        result[name] = [{"learning_rate": rate, **summary(found, which)} for which, rate in rates]
+        before, after, tokens = personalize(model, split, kept, how, progress=progress)
+        result[name] = [
+            {"learning_rate": rate, **summary(before, own, tokens)}
+            for rate, own in zip(how.learning_rate, after, strict=True)
+        ]
         for entry in result[name]:
             folder.log({"kind": "personalization", "of": name, **entry})
     return result
 
 
-def summary(personalized: Personalized, which: int) -> dict[str, Any]:
+def summary(
+    before: NDArray[np.float64], after: NDArray[np.float64], tokens: NDArray[np.int64]
+) -> dict[str, Any]:
     """Means and quantiles at one learning rate; users without a target token are left out.
 
     A loss is None where the learning rate was too large and it is not finite, and where no user
     was measured.
     """
-    measured = personalized.tokens > 0
-    tokens = personalized.tokens[measured]
-    before, after = personalized.before[measured], personalized.after[which][measured]
+    measured = tokens > 0
+    before, after, tokens = before[measured], after[measured], tokens[measured]
     gains = before - after
     finite = gains[np.isfinite(gains)]
     quantiles = {str(q): float(np.quantile(finite, q)) for q in _QUANTILES if len(finite)}

@@ -15,7 +15,7 @@ import resource
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -211,11 +211,6 @@ class DryRun:
                 f"delta {delta_up(paid.delta, 3)}",
             ]
         )
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values, as ``userdp train --dry-run --json`` prints them."""
-        values = {one.name: getattr(self, one.name) for one in fields(self)}
-        return {**values, "store": self.store.to_dict()}
 
 
 def dry_run_of(of: Training, mechanism: StepMechanism) -> DryRun:

@@ -50,7 +50,7 @@ from userdp.training.config import PrivateOptions
 from userdp.training.guards import (
     HeldModel,
     KnownWeights,
-    MovementCheck,
+    movement_since,
     require_free,
     require_same_parameters,
     require_unstepped,
@@ -295,12 +295,12 @@ class PrivateRun:
             if signals is not None and self._world.any(signals.heard):
                 place = f"after step {self.done}" if self.done else "before step 1"
                 raise signals.interrupted(f"{place} of {self.plan.steps}", resume=True)
-            watched = None if self._moved else MovementCheck(self._of.model, self._of.optimizer)
+            moved = None if self._moved else movement_since(self._of.model, self._of.optimizer)
             with self._held.own_passes():
                 step = self._step()
             yield step
-            if watched is not None:
-                self._moved = watched.require_moved()
+            if moved is not None:
+                self._moved = moved()
 
     def _step(self) -> Step:
         """One step: charged first, and then taken."""

@@ -26,6 +26,7 @@ import torch
 import transformers
 from safetensors.torch import save_model as save_module
 from torch import Tensor, nn
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 
 from userdp.claims.lineage import Lineage
 from userdp.claims.weights import describe
@@ -34,7 +35,7 @@ from userdp.core.environment import library
 from userdp.core.errors import UseError, in_short, warn
 from userdp.data.store_tokenizer import StoreTokenizer
 from userdp.data.user_store import UserStore
-from userdp.gradients.shards import sharded_parts, whole
+from userdp.gradients.shards import sharded_parts
 from userdp.ledger import RunFolder, RunRecord
 from userdp.ledger.run_folder import DIVERGED
 from userdp.training.causal_models import load_model, not_finite, read_model
@@ -157,13 +158,9 @@ def unsharded(model: nn.Module) -> nn.Module:
     Raises:
         UseError: it is no causal language model of `transformers`.
     """
-    on_rank_zero = current_world().rank == 0
-    weights: dict[str, Tensor] = {}
-    for name, tensor in model.state_dict().items():
-        gathered = whole(tensor)
-        if on_rank_zero:
-            weights[name] = gathered.cpu()
-    if not on_rank_zero:
+    on_the_host = StateDictOptions(full_state_dict=True, cpu_offload=True)
+    weights = get_model_state_dict(model, options=on_the_host)
+    if current_world().rank:
         return model
     adapted: Any = model if is_adapted(model) else None
     base: Any = model if adapted is None else adapted.get_base_model()
