@@ -5,6 +5,7 @@ Every table of a store is one record batch, written once and synced.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -62,14 +63,21 @@ def pieces(
     values: NDArray[Any], begins: NDArray[np.int64], lengths: NDArray[np.int64]
 ) -> NDArray[Any]:
     """``values[begins[i] : begins[i] + lengths[i]]`` for each i, one after another."""
-    if not len(begins):
-        return values[:0]
+    places = merged(begins, lengths)
+    return np.concatenate([values[:0], *(values[begin:end] for begin, end in places)])
+
+
+def merged(begins: NDArray[np.int64], lengths: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
+    """(begin, end) of consecutive stretches; those that touch, such as a user's examples, as one.
+
+    >>> list(merged(np.array([0, 3, 9]), np.array([3, 2, 1])))
+    [(0, 5), (9, 10)]
+    """
     ends = begins + lengths
-    # Neighbours, such as all of a user's examples, are copied in one go.
-    first = np.flatnonzero(np.append(True, begins[1:] != ends[:-1]))
-    last = np.append(first[1:], len(begins)) - 1
-    places = zip(begins[first].tolist(), ends[last].tolist(), strict=True)
-    return np.concatenate([values[begin:end] for begin, end in places])
+    apart = begins[1:] != ends[:-1]
+    first = np.append(begins[:1], begins[1:][apart])
+    last = np.append(ends[:-1][apart], ends[-1:])
+    return zip(first.tolist(), last.tolist(), strict=True)
 
 
 def ends_of(lengths: NDArray[np.int64]) -> NDArray[np.int64]:

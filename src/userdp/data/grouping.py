@@ -1,8 +1,12 @@
 """Bring each user's records together in bounded memory, on one machine: DuckDB, out of core.
 
-Texts wait in one plain file (the spool); DuckDB sorts their places, by (user bytes, place). Its
-sort of short rows stays within the memory limit at any number of rows; with the texts inside it
+Texts wait in one plain file (the spool); DuckDB sorts their places in it, by (user bytes, place).
+Its sort of short rows stays within the memory limit at any number of rows; with the texts inside it
 does not (measured with DuckDB 2.0: 400 MB of 1 kB texts fail under a limit of 200 MB).
+
+Each block of records enters the spool sorted by user. So the texts of neighbouring users, which are
+read together in the end, lie together in the part of each block. They are read, not mapped: Linux
+maps up to a megabyte around each place that is touched, which soon is the whole spool.
 """
 
 from __future__ import annotations
@@ -14,19 +18,19 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from userdp.core.errors import FailureError, UseError, kind_of
-from userdp.data.records import BLOCK, BLOCK_BYTES, bounds_by_size, offsets_of
+from userdp.data.arrow_files import ends_of, merged, numbers
+from userdp.data.records import BLOCK, BLOCK_BYTES, offsets_of
 
 MEMORY_LIMIT = "1GB"
 _SIZE = re.compile(r"([1-9]\d{0,8}(?:\.\d+)?)\s?([KMGT])(i?)B", re.IGNORECASE)
-_ROWS = pa.schema([field for field in BLOCK if field.name != "text"])
-"""What is sorted: of a text its place tells where it lies."""
+_ROWS = pa.schema([*(field for field in BLOCK if field.name != "text"), ("size", pa.int64())])
+"""What is sorted: ``place`` is where a text begins in the spool, ``size`` its bytes."""
 _SORT = 'SELECT * FROM records ORDER BY "user", place'
-_FETCH = 2**14
-"""Rows for which the spool is mapped at once: mapped pages count as ours (RSS), though the system
-may take them back, and Linux maps 64 kB around each text, so these are 1 GB at most."""
 RECORDS_AT_ONCE = 2**12
 
 
@@ -57,8 +61,7 @@ def size_in_bytes(size: str) -> int:
 class Grouping:
     """Records in (`add`, `sort`), the same out ordered by (user bytes, place) (`batches`).
 
-    Peak memory is about ``memory_limit`` plus some blocks of records, whatever their number (and up
-    to 1 GB of the spool that the system may take back at any time).
+    Peak memory is about ``memory_limit`` plus some blocks of records, whatever their number.
 
     Args:
         folder: for the working files, about the size of the text and 100 bytes per record.
@@ -73,24 +76,23 @@ class Grouping:
         size_in_bytes(memory_limit)
         self._memory_limit = memory_limit
         self._rows, self._spill = folder / "rows.arrow", folder / "spill"
-        self._spool, self._offsets = folder / "texts", folder / "offsets"
-        self._sorted = folder / "sorted.arrow"
+        self._spool, self._sorted = folder / "texts", folder / "sorted.arrow"
 
     def add(self, blocks: Iterable[pa.RecordBatch]) -> None:
         """Take in all records of ``blocks``."""
         end = 0
         with (
             self._spool.open("wb", buffering=2**20) as texts,
-            self._offsets.open("wb") as offsets,
             pa.OSFile(str(self._rows), "wb") as file,
             pa.ipc.new_stream(file, _ROWS) as rows,
         ):
-            offsets.write(bytes(8))
             for block in blocks:
+                block = block.take(pc.sort_indices(block["user"]))  # a stable sort
                 begins = offsets_of(block["text"])
                 texts.write(memoryview(block["text"].buffers()[2])[begins[0] : begins[-1]])
-                offsets.write((begins[1:] - begins[0] + end).data)
-                rows.write_batch(block.select(_ROWS.names))
+                places = begins[:-1] - begins[0] + end
+                columns = [block["user"], places, block["held_out"], np.diff(begins)]
+                rows.write_batch(pa.record_batch(columns, schema=_ROWS))
                 end += int(begins[-1] - begins[0])
 
     def sort(self) -> None:
@@ -109,7 +111,7 @@ class Grouping:
                 database.execute("SET arrow_large_buffer_size = true")
                 with pa.OSFile(str(self._rows)) as file, pa.OSFile(str(self._sorted), "wb") as out:
                     database.register("records", pa.ipc.open_stream(file))
-                    batches = database.sql(_SORT).to_arrow_reader(_FETCH)
+                    batches = database.sql(_SORT).to_arrow_reader(RECORDS_AT_ONCE)
                     with pa.ipc.new_stream(out, _ROWS) as sink:
                         for batch in batches:
                             sink.write_batch(batch)
@@ -119,21 +121,24 @@ class Grouping:
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """All records by (user bytes, place), in blocks."""
-        with pa.OSFile(str(self._sorted)) as file:
+        with pa.OSFile(str(self._sorted)) as file, pa.OSFile(str(self._spool)) as spool:
             for rows in pa.ipc.open_stream(file):
-                texts = self._texts()
-                place, offsets = rows["place"].to_numpy(), offsets_of(texts)
-                sizes = offsets[place + 1] - offsets[place]
-                for begin, end in bounds_by_size(sizes, records=RECORDS_AT_ONCE, size=BLOCK_BYTES):
-                    own = rows.slice(begin, end - begin)
-                    yield own.append_column("text", texts.take(own["place"])).select(BLOCK.names)
+                begin, ends = 0, np.cumsum(rows["size"])
+                while begin < len(rows):  # a block takes no more once it has `BLOCK_BYTES`
+                    before = ends[begin - 1] if begin else 0
+                    own = rows[begin : np.searchsorted(ends, before + BLOCK_BYTES) + 1]
+                    yield own.append_column("text", _texts(spool, own)).select(BLOCK.names)
+                    begin += len(own)
 
-    def _texts(self) -> pa.LargeBinaryArray:
-        """All texts by place, over a memory map."""
-        with pa.memory_map(str(self._offsets)) as offsets, pa.memory_map(str(self._spool)) as spool:
-            buffers = [None, offsets.read_buffer(), spool.read_buffer()]
-        records = self._offsets.stat().st_size // 8 - 1
-        return pa.LargeBinaryArray.from_buffers(pa.large_binary(), records, buffers)
+
+def _texts(spool: pa.NativeFile, rows: pa.RecordBatch) -> pa.LargeBinaryArray:
+    """The text of each row, read in the order in which they lie in the spool."""
+    order = np.argsort(rows["place"])
+    begins, sizes = (numbers(rows[name])[order] for name in ("place", "size"))
+    content = b"".join(spool.read_at(end - begin, begin) for begin, end in merged(begins, sizes))
+    buffers = [None, pa.py_buffer(ends_of(sizes)), pa.py_buffer(content)]
+    texts = pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(rows), buffers)
+    return texts.take(pa.array(np.argsort(order)))
 
 
 def _explained(error: Exception) -> BaseException:

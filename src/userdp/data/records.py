@@ -89,8 +89,8 @@ BLOCK = pa.schema(
         ("held_out", pa.bool_()),
     ]
 )
-"""Records in columns, no value null: ``place`` numbers the records in the order in which they were
-read; ``text`` is the record's, or what `packed` makes of a text and its pieces."""
+"""Records in columns, no value null: ``place`` rises in the order in which the records were read;
+``text`` is the record's, or what `packed` makes of a text and its pieces."""
 BLOCK_RECORDS, BLOCK_BYTES = 2**13, 2**23
 """Most records of a block, and how many bytes of text end one."""
 
@@ -146,25 +146,6 @@ def run_starts(users: pa.LargeBinaryArray) -> NDArray[np.int64]:
         return np.zeros(0, dtype=np.int64)
     other = pc.not_equal(users.slice(1), users.slice(0, len(users) - 1))
     return np.append(0, np.flatnonzero(other.to_numpy(zero_copy_only=False)) + 1)
-
-
-def bounds_by_size(
-    sizes: NDArray[np.int64], *, records: int, size: int
-) -> Iterator[tuple[int, int]]:
-    """Where to cut records into blocks: (begin, end) of each.
-
-    Args:
-        sizes: int64 (records,), bytes of each record.
-        records: a block has at most this many,
-        size: and no more once it has this many bytes.
-    """
-    ends = np.cumsum(sizes)
-    begin = 0
-    while begin < len(sizes):
-        full = np.searchsorted(ends, ends[begin] - sizes[begin] + size) + 1
-        end = min(begin + records, int(full), len(sizes))
-        yield begin, end
-        begin = end
 
 
 class ExampleDrop(StrEnum):
