@@ -20,9 +20,9 @@ from userdp.claims.lineage import Lineage
 from userdp.claims.released import bound_files, copy_released, differences
 from userdp.claims.verify import verify
 from userdp.claims.weights import describe, digest_of
-from userdp.core.errors import UseError
 from userdp.data.user_store import UserStore
 from userdp.ledger import RunFolder, RunRecord
+from userdp.ledger.run_ledger import append_saved
 
 __all__ = ["prepared"]
 
@@ -79,41 +79,34 @@ def test_a_file_that_is_not_the_bound_one_is_named(folder, how):
         assert digest_of(folder.model) == weights, "the twin: the weights' own digest misses it"
 
 
-@pytest.mark.parametrize("bound", [False, True])
-def test_what_no_line_binds_is_told_and_is_no_problem(folder, bound):
+def test_what_no_line_binds_is_told_and_is_no_problem(folder):
     plan = uls_plan()
     for place in (folder.model, folder.adapter):
         describe(place, Lineage())
     ledger = begun(folder.ledger, plan)
     assert any("is not finished" in note for note in verify(folder.path).notes)
     digests = {"weights": digest_of(folder.model), "train": None}
-    finish(ledger, digests, files=bound_files(folder) if bound else {})
+    finish(ledger, digests, files=bound_files(folder))
     (folder.model / "README.md").write_text("a word")
     beside, _ = verify(folder.path).notes
     assert "README.md" in beside
-    assert "safetensors" not in beside
 
 
-@pytest.mark.parametrize(
-    "notes", [{"format": "pt"}, {"second": "first"}, {"training_comment": "x"}]
-)
-def test_words_beside_weights_that_were_saved_after_the_end_do_not_leave(folder, tmp_path, notes):
-    """Trainers and merging tools write captions or tags there; of such weights the ledger knows
-    the tensors alone."""
-    tensors = {"first": torch.arange(4.0)}
-    save_file(tensors, folder.model / "model.safetensors", notes)
+def test_weights_that_came_after_the_end_have_no_claim_and_do_not_leave(folder, tmp_path):
+    """A merging tool writes its own, and captions or tags into their metadata."""
+    describe(folder.model, Lineage())
     shutil.rmtree(folder.adapter)
     digests = {"weights": digest_of(folder.model), "train": None}
-    finish(begun(folder.ledger, uls_plan()), digests, files={})
-    run, out = RunRecord.read(folder.ledger), tmp_path / "out"
+    finish(begun(folder.ledger, uls_plan()), digests)
+    assert any("does not speak of the weights" in one for one in verify(folder.path).problems)
+    out = tmp_path / "out"
     out.mkdir()
-    if "training_comment" not in notes:
-        copy_released(run, out, Lineage())
-        assert load_file(out / "model.safetensors").keys() == tensors.keys()
-        return
-    with pytest.raises(UseError, match="training_comment in its metadata"):
-        copy_released(run, out, Lineage())
+    copy_released(RunRecord.read(folder.ledger), out, Lineage())
     assert not list(out.iterdir())
+    append_saved(folder, bound_files(folder))
+    assert not any("speak of the weights" in one for one in verify(folder.path).problems)
+    copy_released(RunRecord.read(folder.ledger), out, Lineage())
+    assert (out / "model.safetensors").exists()
 
 
 @pytest.fixture(scope="module")

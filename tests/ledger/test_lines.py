@@ -34,6 +34,7 @@ LINES = [
     lines.Begin(run_id="r", plan=PLAN, facts={"seq_len": 8}, lineage={}),
     lines.Attempt(step=StepRecord.of_plan(PLAN)),
     lines.Finish(attempts=3, digests={"weights": None}, files={"model/config.json": "d"}),
+    lines.Saved(files={"model/config.json": "e"}),
     lines.Chosen(runs=2, looks=("train",)),
     lines.ReleaseLoss(split="train", epsilon=0.5, query_ids=("q",), told={"epsilon": 0.5}),
 ]

@@ -87,6 +87,13 @@ def test_save_after_the_block_writes_the_settled_weights_and_no_others(store, tm
     private = trained(model, store, run, save=before == "saved")
     settled = digests_of(model).whole
     assert private.save() == run / "model"
+    assert verify(run).problems == ()
+    private.save(chat_template="{{ messages }}")
+    template = run / "model" / "chat_template.jinja"
+    assert verify(run).notes == ("The run is as written.",), "the last files that were saved"
+    template.write_text("somebody's words")
+    assert any(str(template) in problem for problem in verify(run).problems)
+    private.save()
     moved(model)
     with pytest.raises(UseError, match="not those that the run settled with"):
         private.save()

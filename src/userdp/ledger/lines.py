@@ -317,6 +317,17 @@ class Finish(Line):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Saved(Line):
+    """The model was saved, or saved anew, after the run's end: the last such line binds its files,
+    in place of the finishing line.
+    """
+
+    kind: ClassVar[str] = "saved"
+
+    files: Mapping[str, str]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Chosen(Line):
     """What was found when it was exported: how many runs it may have been chosen among, and by what
     exact numbers (``looks``); 0 ``runs``: not known how many.

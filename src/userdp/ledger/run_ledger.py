@@ -24,7 +24,17 @@ from userdp.core.errors import FailureError, UseError
 from userdp.ledger import journal
 from userdp.ledger.continuation import why_whole
 from userdp.ledger.counter import Counter
-from userdp.ledger.lines import Attempt, Begin, Chosen, Finish, Line, Open, ReleaseLoss, Settle
+from userdp.ledger.lines import (
+    Attempt,
+    Begin,
+    Chosen,
+    Finish,
+    Line,
+    Open,
+    ReleaseLoss,
+    Saved,
+    Settle,
+)
 from userdp.ledger.parts import Part, Unclaimed
 from userdp.ledger.run_folder import LEDGER, RunFolder
 from userdp.ledger.store_ledger import StoreLedger
@@ -118,6 +128,12 @@ class RunRecord:
     def finish(self) -> Finish | None:
         """The line that notes the run's end, if it ended as planned."""
         return next(iter(self.of(Finish)), None)
+
+    @cached_property
+    def files(self) -> Mapping[str, str]:
+        """The digest of each file of the released model, by its place: the ledger's last word."""
+        bound = [line.files for line in self.rest if isinstance(line, Finish | Saved)]
+        return bound[-1] if bound else {}
 
     @cached_property
     def attempts(self) -> int:
@@ -294,6 +310,17 @@ def write_winner(
     )
     # When it was opened, and how often, is a fact of the trial.
     RunLedger.create(target, begin, *(line for line in run.rest if not isinstance(line, Open)))
+
+
+def append_saved(folder: RunFolder, bound: Mapping[str, str]) -> None:
+    """Bind the files of a model that was saved after the run's end, if the ledger does not yet.
+
+    Args:
+        folder: of a finished run.
+        bound: the digest of each file, by its place.
+    """
+    if RunRecord.read(folder.ledger).files != bound:
+        journal.append(folder.ledger, lambda _: [Saved(files=bound)])
 
 
 def append_release(path: Path, told: Mapping[str, Any]) -> None:

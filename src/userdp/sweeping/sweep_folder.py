@@ -177,7 +177,7 @@ def copy_released(run: RunFolder, winner: RunFolder) -> None:
     """
     trial = RunRecord.read(run.path)
     require_released_files(trial)
-    for place in {} if trial.finish is None else trial.finish.files:
+    for place in trial.files:
         target = winner.path / place
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(run.path / place, target)

@@ -33,6 +33,7 @@ import torch
 from torch import nn
 
 from userdp.claims.lineage import Lineage
+from userdp.claims.released import bound_files
 from userdp.core import interrupts
 from userdp.core.codec import canonical
 from userdp.core.environment import warn_of_spinning
@@ -42,6 +43,7 @@ from userdp.gradients import Loss, causal_lm_loss, require_masked, require_uncou
 from userdp.gradients.precision import require_no_autocast
 from userdp.gradients.shards import reshard
 from userdp.ledger import RunFolder, StoreLedger
+from userdp.ledger.run_ledger import append_saved
 from userdp.plans import Plan
 from userdp.plans.proposal import Proposal, as_plan, declared_users
 from userdp.plans.small_delta import plan_with_small_delta
@@ -335,7 +337,7 @@ class PrivateRun:
         stays as it is. Where several processes train, all of them call this, and the first writes.
 
         The ledger binds every file that this writes; `userdp export` leaves others behind. After
-        the run has settled the same weights are written (again), and no others.
+        the run has settled the same weights are written (again), and no others; a line binds them.
 
         Args:
             tokenizer: one of `transformers`, whose files are written in place of the store's.
@@ -362,7 +364,10 @@ class PrivateRun:
         def write() -> str:
             how = partial(save_model, tokenizer=self._of.store.tokenizer_path, lineage=self.lineage)
             own = partial(how, own_tokenizer=tokenizer, template=chat_template)
-            return release(model, self.folder, own, settled=self._settled)
+            weights = release(model, self.folder, own, settled=self._settled)
+            if self._finished:
+                append_saved(self.folder, bound_files(self.folder))
+            return weights
 
         weights = self._world.on_rank_zero(write)
         # The model is written before the run is finished: a run that is killed in between can be
