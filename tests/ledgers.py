@@ -81,8 +81,8 @@ def forget(store: Path) -> None:
 
 
 def reserve(ledger: StoreLedger, run_id: str, plan: Plan | None, **facts: Any) -> History:
-    """Charge a run's whole plan."""
-    return ledger.append(Charge(pays_for=of_run(run_id, plan), **facts))
+    """Charge a run's whole plan; it keeps a log, unless the facts say otherwise."""
+    return ledger.append(Charge(pays_for=of_run(run_id, plan), **{"logged": True, **facts}))
 
 
 def query(ledger: StoreLedger, query_id: str, name: str, pure_epsilon: float) -> History:
@@ -103,7 +103,7 @@ def select(
     """Charge a private selection, which draws these slots if it has drawn none."""
     return ledger.append(
         BeginTuning(run_id=run_id, constants=constants, slots=slots or {}),
-        Charge(pays_for=Choice(id=run_id, tuning=selection), state=state),
+        Charge(pays_for=Choice(id=run_id, tuning=selection), state=state, logged=True),
     )
 
 

@@ -10,7 +10,7 @@ from tests.plans import changed_plan, els_plan
 from userdp.accounting.filters import RenyiFilter
 from userdp.claims import claim
 from userdp.core.errors import UseError
-from userdp.ledger import StoreLedger, admission, continuation
+from userdp.ledger import History, StoreLedger
 from userdp.ledger.budget import overview
 from userdp.ledger.lines import Open, OpenBudget
 from userdp.sampling import FixedSizeUsers
@@ -80,9 +80,8 @@ def test_fixed_size_draws_take_of_the_reserve(bare, reserved, runs):
 
 def stopped(ledger, attempts=2):
     """Settle the run early; why it then costs its whole plan."""
-    why = continuation.why_whole(ledger.history())
-    settle(ledger, "run", steps=attempts, early=True, whole=why or "")
-    history = ledger.history()
+    history = settle(ledger, "run", steps=attempts, early=True, copied=ledger.history().copied)
+    why = history.why_whole(history.settled["run"])
     counted = history.stopped_at(history.charges["run"])
     assert counted == (attempts if why is None else None)
     return why
@@ -129,10 +128,7 @@ def test_twin_giving_steps_back_after_a_look_is_caught(ledger, monkeypatch):
     """Were looks forgotten, steps would be given back that an exact number may have stopped."""
     write(ledger, "run run; look stats")
     whole = spent(ledger)
-    with pytest.raises(UseError, match="costs its whole plan"):
-        settle(ledger, "run", steps=2, early=True)
-    for room in (admission, continuation):
-        monkeypatch.setattr(room, "why_whole", lambda history: None)
+    monkeypatch.setattr(History, "why_whole", lambda history, ended: None)
     stopped(ledger)
     assert spent(ledger) < whole
 

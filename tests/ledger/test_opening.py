@@ -63,7 +63,7 @@ def test_invariant_12_a_copy_is_refused_after_the_other_went_on(run, store, tmp_
         go_on(other, store)
     assert contents(other) == before, "what a copy holds may not become what the store knows"
     go_on(one, store)
-    _, ended = end_early(RunFolder(other))
+    _, ended, _ = end_early(RunFolder(other))
     assert ended.steps == 3, "settled from any of its folders, it costs what all of them took"
     with pytest.raises(UseError, match="settled before its end"):
         go_on(one, store)
@@ -253,6 +253,6 @@ def test_a_run_that_is_settled_before_its_end_says_so_once(tmp_path, store):
     folder = RunFolder(tmp_path / "run")
     go_on(folder.path, store)
     for _ in range(2):
-        _, ended = end_early(folder)
+        _, ended, _ = end_early(folder)
     told = [entry for entry in entries(folder.ledger) if entry["kind"] == "settle"]
     assert [entry["steps"] for entry in told] == [ended.steps]

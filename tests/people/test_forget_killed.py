@@ -41,7 +41,7 @@ KILLS = textwrap.dedent(
         examples = store.split("train").counts.sum()
         write_scores(life / "s.arrow", store, np.zeros(examples, np.float32))
         remember(store.path, life / "s.arrow")
-        charged = Charge(pays_for=of_run("plain", None), state=store.meta.state.id)
+        charged = Charge(pays_for=of_run("plain", None), logged=True, state=store.meta.state.id)
         StoreLedger(store.path).append(charged)
         (life / "plain" / "model").mkdir(parents=True)
         (life / "plain" / "model" / "weights").write_text(TEXT)

@@ -15,7 +15,7 @@ from userdp.accounting.rdp import has_curve
 from userdp.claims.descent import (
     bases_of,
     followed,
-    inherited_at,
+    lineage_between,
     parts_of,
     payer_of,
     run_lineage,
@@ -161,7 +161,7 @@ def foreseen(
     Returns:
         Plain values; ε is None where the parts do not add up, as over several adjacencies.
     """
-    lineage = (base or Lineage()) + inherited_at(history, len(history.lines) if at is None else at)
+    lineage = (base or Lineage()) + lineage_between(history, before=at)
     lineage = lineage.among(history.id, history.ids)
     lineage += of_parts([payer_of(history, of_run("the next run", plan))])
     whole = lineage.guarantee()

@@ -2,14 +2,14 @@
 
 The ledger of a store knows everything that was released of its people, in order. A run descends
 from what was released before its constants were recorded, since they may have been chosen by that
-(`inherited_at`). The ledger of a run knows its own steps and what it inherited (`run_lineage`).
+(`inherited`). The ledger of a run knows its own steps and what it inherited (`run_lineage`).
 Only the store's ledger knows of later runs, among which a run may have been chosen (`followed`).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -52,42 +52,28 @@ def inherited(history: History, run_id: str, constants: str) -> Lineage:
     """What constants descend from that were recorded when ``run_id`` was charged.
 
     What `userdp.ledger.lines.Declare` recorded earlier was not chosen by anything after that; see
-    `inherited_at`.
+    `lineage_between`.
     """
-    own = history.charges.get(run_id)
-    return inherited_at(history, history.fixed[run_id] if own else history.fixed_at(constants))
+    at = history.fixed.get(run_id, history.fixed_at(constants))
+    return lineage_between(history, before=at)
 
 
-def inherited_at(history: History, at: int) -> Lineage:
-    """What constants descend from that were recorded at line ``at`` of a store's ledger.
+def lineage_between(history: History, *, after: int = -1, before: int | None = None) -> Lineage:
+    """What may have followed what a store's ledger tells of between two lines.
 
-    All that was released of these people before is a part: the constants may have been chosen by
-    it. All that showed an exact number before is a condition.
+    All that was released of these people there is a part, of its runs' base models too. All that
+    showed an exact number is a condition, as it is that the ledger is a copy.
     """
-    conditions = about(ConditionKind.LOOKS, history.looked_before(at))
-    copied = (COPIED,) if history.copied else ()
-    return _shown_by(history, history.charged(before=at), *conditions, *copied)
-
-
-def charged_since(history: History, own: Charge) -> Lineage:
-    """What was released of these people since a run was charged, other than by the run itself.
-
-    Whoever takes a run's steps in a loop of their own may choose by it what nobody recorded: the
-    next learning rate, what becomes of the noisy sums, or the weights that the run goes on from.
-    """
-    return _shown_by(history, history.charged(after=history.at[own.run_id]))
-
-
-def _shown_by(history: History, charges: Sequence[Charge], *conditions: Condition) -> Lineage:
-    """What was released by charges of a store's ledger, and by the bases of their models."""
+    charges = history.charged(after=after, before=before)
+    looks = about(ConditionKind.LOOKS, history.looked(after=after, before=before))
     # What has no price is a look: a condition. What it was used for is the operator's to say.
     own = filter(_is_priced, parts_of(history, charges))
-    shown = of_parts(own, *conditions)
+    lineage = of_parts(own, *looks, *((COPIED,) if history.copied else ()))
     for base in bases_of(history, charges):  # what a run here released also shows its base
         apart = tuple(one for one in base.apart if _is_priced(one.part))
         priced = of_parts(filter(_is_priced, base.parts), *base.conditions)
-        shown += replace(priced, apart=apart)
-    return shown
+        lineage += replace(priced, apart=apart)
+    return lineage
 
 
 def _is_priced(part: Part) -> bool:
@@ -129,7 +115,7 @@ def store_conditions(history: History) -> tuple[Condition, ...]:
     charges = history.charges.values()
     places = history.fixed if history.budget is None else history.at
     last = max((places[one.run_id] for one in charges), default=0)
-    looks = set(history.looked_before(last))
+    looks = set(history.looked(before=last))
     told = {COPIED} if history.copied else set()
     for charge in charges:
         looks |= history.looked_during(charge)
@@ -234,7 +220,7 @@ def _chosen_among(run: RunRecord, history: History) -> Chosen | None:
         return None
     first = min(history.at[one.run_id] for one in runs)
     looks = {what for at, what in history.looks if at > first and what in _OF_MODELS}
-    looks |= {"train"} if any(one.shows_losses for one in runs) else set()
+    looks |= {"train"} if any(one.logged for one in runs) else set()
     paid = {part.id for part in run_lineage(run).parts}
     if not looks and paid.issuperset(part.id for part in parts_of(history, others)):
         return None

@@ -149,7 +149,7 @@ def settle(run: str | os.PathLike[str]) -> dict[str, Any]:
         UseError: it is finished or settled, trains without privacy, or is a private selection's.
         FailureError: a process trains it.
     """
-    store, ended = end_early(RunFolder(folder := folder_of(run)))
+    store, ended, why_whole = end_early(RunFolder(folder := folder_of(run)))
     plan = RunRecord.read(folder).plan
     assert plan is not None
     return {
@@ -157,8 +157,8 @@ def settle(run: str | os.PathLike[str]) -> dict[str, Any]:
         "store": str(store),
         "steps_attempted": ended.steps,
         "steps_planned": plan.steps,
-        "steps_charged": plan.steps if ended.whole else ended.steps,
-        "why_whole_plan": ended.whole or None,
+        "steps_charged": ended.steps if why_whole is None else plan.steps,
+        "why_whole_plan": why_whole,
         "store_claim": claim_at(store),
     }
 

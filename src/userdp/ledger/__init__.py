@@ -2,9 +2,9 @@
 
 `parts` holds what can be charged, each with its price; `lines` has a class for each kind of line,
 and `journal` the file that lines stand in. Of the people's ledger `store_history` says what its
-lines come to, `admission` which line may follow, `continuation` who may go on with a run, and
-`budget` what is spent and what is refused; `store_ledger` writes it, with a `counter` beside it for
-each run. Of a run, `run_folder` names its files, and `run_ledger` reads and writes its ledger.
+lines come to, `admission` which line may follow and who may go on with a run, and `budget` what is
+spent and what is refused; `store_ledger` writes it, with a `counter` beside it for each run. Of a
+run, `run_folder` names its files, and `run_ledger` reads and writes its ledger.
 """
 
 from userdp.ledger.lines import Charge

@@ -1,7 +1,7 @@
-"""Which line may follow in a store's ledger, and which says nothing new.
+"""Which line may follow in a store's ledger, who may go on with a run, and what says nothing new.
 
-`userdp.ledger.continuation` says who may go on with a run, and `userdp.ledger.budget` which charge
-a budget refuses.
+Of all folders of a run, copies and earlier states included, the one that was opened last may go on.
+`userdp.ledger.budget` says which charge a budget refuses.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from collections.abc import Iterable
 
 from userdp.core.errors import UseError
 from userdp.ledger.budget import refuse_beyond, refuse_used
-from userdp.ledger.continuation import require_last, why_whole
 from userdp.ledger.lines import (
     Answer,
     BeginTuning,
@@ -68,11 +67,8 @@ def is_new(history: History, line: StoreLine) -> bool:
         case Trial():
             return _takes_its_slot(history, line)
         case Open():
-            require_last(history, line)
+            _require_last(history, line)
         case Settle(run_id=run_id):
-            why = why_whole(history) if line.early and not line.whole else None
-            if why and run_id not in history.settled:  # a look came while the run was stopped
-                raise UseError(f"run {run_id} costs its whole plan: {why}", hint="settle it again")
             return run_id not in history.settled
         case Release():
             return line not in history.released
@@ -87,6 +83,31 @@ def is_new(history: History, line: StoreLine) -> bool:
         case _:
             raise NotImplementedError(f"nobody said when a line of kind {line.kind} may follow")
     return True
+
+
+def _require_last(history: History, line: Open) -> None:
+    """`UseError` unless a run may go on in the folder that an opening is made in.
+
+    Guarantee (invariant 12): of all folders of a run, the copies included, at most one is accepted
+    once the opening is written: the one that holds its nonce.
+    """
+    run_id = line.run_id
+    ended, last = history.settled.get(run_id), history.openings.get(run_id)
+    if ended is not None:
+        how = "settled before its end" if ended.early else "finished"
+        raise UseError(
+            f"run {run_id} was {how}, as {history.path} says: its steps are over, and this "
+            "folder is of before that",
+            hint="train again in another --out, with a plan and a budget of its own",
+        )
+    if line.after != (last.nonce if last is not None else ""):
+        raise UseError(
+            f"the folder of run {run_id} is not the one that was opened last, as {history.path} "
+            "says: it is a copy, or it or the store was put back to an earlier state. Going on "
+            "would release more noisy steps than were charged",
+            hint="go on in the folder that was opened last; or settle this run (`userdp store "
+            "settle`) and train again in another --out, at the price of a plan of its own",
+        )
 
 
 def _takes_its_slot(history: History, line: Trial) -> bool:

@@ -77,7 +77,7 @@ class Charge(StoreLine):
             not known.
         base: what the model descends from that the run begins from, or that the statistic is about.
         constants: the digest of a run's plan and options, see `Declare`.
-        logged: a run keeps exact numbers for its operator.
+        logged: exact losses of the run, or of a selection's trials, are shown to its operator.
         steered: a loop of somebody's own takes the steps of a run, which exact numbers may steer as
             long as it is open or interrupted.
     """
@@ -89,7 +89,7 @@ class Charge(StoreLine):
     state: str = ""
     base: Plain | None = None
     constants: str = ""
-    logged: bool = True
+    logged: bool = False
     steered: bool = False
 
     @property
@@ -111,11 +111,6 @@ class Charge(StoreLine):
     def is_run(self) -> bool:
         """Whether it is a run's, and neither a statistic's nor a selection's."""
         return not isinstance(self.pays_for, Query | Choice)
-
-    @property
-    def shows_losses(self) -> bool:
-        """Whether its operator sees exact losses of it."""
-        return self.logged and self.statistic is None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -165,15 +160,15 @@ class Settle(RunLine):
     Args:
         steps: at most what it reserved.
         early: before its plan: nobody goes on with it.
-        whole: why a run that ended early costs its whole plan, see `continuation.why_whole`; empty
-            where a filter counts ``steps`` only, and in a run's ledger.
+        copied: of one that ended early, the file of the people's ledger was found to be another one
+            than was begun.
     """
 
     kind: ClassVar[str] = "settle"
 
     steps: int
     early: bool = False
-    whole: str = ""
+    copied: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -22,7 +22,6 @@ from typing import Any, TypeVar
 from userdp.core import files
 from userdp.core.errors import FailureError, UseError
 from userdp.ledger import journal
-from userdp.ledger.continuation import why_whole
 from userdp.ledger.counter import Counter
 from userdp.ledger.lines import (
     Attempt,
@@ -337,14 +336,14 @@ def append_release(path: Path, told: Mapping[str, Any]) -> None:
     journal.append(path, lambda _: [line])
 
 
-def end_early(folder: RunFolder) -> tuple[Path, Settle]:
+def end_early(folder: RunFolder) -> tuple[Path, Settle, str | None]:
     """Settle an unfinished run for good: no folder of it goes on, and its price is final.
 
     Guarantee: while this decides, no process trains in the folder or in a copy of it. The store's
     ledger is written first, so that whatever a kill leaves, repeating this completes it.
 
     Returns:
-        The store, and the line that ended the run there.
+        The store, the line that ended the run there, and why it costs its whole plan, if it does.
 
     Raises:
         UseError: there is no run, it is finished, it has no plan, or a private selection pays for
@@ -372,13 +371,13 @@ def end_early(folder: RunFolder) -> tuple[Path, Settle]:
                 hint="settle the run where its store lies",
             )
         with ledger.counter(run_id, begun=run_id in history.openings) as counter:
-            steps, why = min(counter.attempts, plan.steps), why_whole(history)
-            ended = Settle(run_id=run_id, steps=steps, early=True, whole=why or "")
-            ended = ledger.append(ended).settled[run_id]
+            steps, copied = min(counter.attempts, plan.steps), history.copied
+            ended = Settle(run_id=run_id, steps=steps, early=True, copied=copied)
+            history = ledger.append(ended)
+            ended = history.settled[run_id]
         if not run.of(Settle):
-            in_run = replace(ended, whole="")
-            journal.append(folder.ledger, lambda _: [in_run])
-    return store, ended
+            journal.append(folder.ledger, lambda _: [ended])
+    return store, ended, history.why_whole(ended)
 
 
 def _why_not_early(run: RunRecord) -> str | None:

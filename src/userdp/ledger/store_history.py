@@ -80,6 +80,11 @@ class History:
         return {line.run_id: line for _, line in self.of(Settle)}
 
     @cached_property
+    def ended_at(self) -> dict[str, int]:
+        """The place of the line in which each run ended."""
+        return {line.run_id: at for at, line in self.of(Settle)}
+
+    @cached_property
     def tunings(self) -> dict[str, tuple[int, BeginTuning]]:
         """The line in which each tuning began, with its place, by the tuning's id."""
         return {line.run_id: (at, line) for at, line in self.of(BeginTuning)}
@@ -139,7 +144,27 @@ class History:
     def stopped_at(self, charge: Charge) -> int | None:
         """The attempts of a run that was settled early, where only these count against a filter."""
         ended = self.settled.get(charge.run_id)
-        return ended.steps if ended is not None and ended.early and not ended.whole else None
+        early = ended is not None and ended.early and self.why_whole(ended) is None
+        return ended.steps if ended is not None and early else None
+
+    def why_whole(self, ended: Settle) -> str | None:
+        """Why a run that ended early costs its whole plan, as a clause; None if its attempts do.
+
+        When a run stopped may have been chosen by what it released. Under a filter that is allowed:
+        each of its steps is a release of its own, and the filter holds wherever the releases end
+        (`userdp.accounting.filters`). But *only* what was charged to the filter may have chosen it.
+        So the steps that did not run are given back where the ledger shows no exact number of these
+        people's text before the run's end. Whoever read the text itself, or timed the steps, and
+        stopped the run by that, knows what no ledger shows; docs/budgets.md says so.
+        """
+        if self.budget is None:
+            return "the store has no budget with a filter, and the moment may have been chosen"
+        if looked := self.looked(before=self.ended_at[ended.run_id]):
+            looks = ", ".join(sorted(looked))
+            return f"exact numbers were shown ({looks}), which may have chosen the moment"
+        if ended.copied:
+            return "the ledger was copied or moved, so that another copy may hold a look"
+        return None
 
     def costs(self, opened: RenyiFilter) -> dict[str, Cost]:
         """What each charge takes from a filter, by its id."""
@@ -153,9 +178,12 @@ class History:
         end = len(self.lines) if before is None else before
         return [one for name, one in self.charges.items() if after < self.at[name] < end]
 
-    def looked_before(self, at: int) -> frozenset[str]:
-        """What showed exact numbers before a line: commands, and ``train`` for logs of runs."""
-        return self._shown(-1, at)
+    def looked(self, *, after: int = -1, before: int | None = None) -> frozenset[str]:
+        """What showed exact numbers between two lines: commands, and ``train`` for logs of runs."""
+        end = len(self.lines) if before is None else before
+        logs = any(one.logged for one in self.charged(after=after, before=end))
+        looks = {what for at, what in self.looks if after < at < end}
+        return frozenset(looks | ({"train"} if logs else set()))
 
     def looked_during(self, charge: Charge) -> frozenset[str]:
         """What showed exact numbers while a loop of somebody's own was open or interrupted.
@@ -164,14 +192,8 @@ class History:
         """
         if not charge.steered:
             return frozenset()
-        ends = (at for at, line in self.of(Settle) if line.run_id == charge.run_id)
-        return self._shown(self.at[charge.run_id], next(ends, len(self.lines)))
-
-    def _shown(self, after: int, before: int) -> frozenset[str]:
-        """What showed exact numbers between two lines."""
-        logs = any(one.shows_losses for one in self.charged(after=after, before=before))
-        looks = {what for at, what in self.looks if after < at < before}
-        return frozenset(looks | ({"train"} if logs else set()))
+        end = self.ended_at.get(charge.run_id)
+        return self.looked(after=self.at[charge.run_id], before=end)
 
     def tuning_of(self, constants: str) -> str | None:
         """The tuning that has these constants in its grid, and has not released a winner yet."""

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from userdp.claims import claim
-from userdp.claims.descent import bases_of, inherited_at, parts_of, payer_of, run_lineage
+from userdp.claims.descent import bases_of, lineage_between, parts_of, payer_of, run_lineage
 from userdp.claims.lineage import ConditionKind, Lineage, about, of_parts
 from userdp.core import files
 from userdp.core.codec import encode
@@ -207,7 +207,9 @@ class _Sweep:
         ids = sorted(new_id() for _ in range(request.tuning.repetitions.draw()))
         slots = {one: secrets.choice([*candidates]) for one in ids}
         charged = lines.Charge(
-            pays_for=Choice(id=sweep_id, tuning=request.tuning), state=self.store.meta.state.id
+            pays_for=Choice(id=sweep_id, tuning=request.tuning),
+            state=self.store.meta.state.id,
+            logged=True,
         )
         history = ledger.append(replace(begun, slots=slots), charged)
         slots = dict(history.tunings[sweep_id][1].slots)  # those of the first time
@@ -325,7 +327,7 @@ class _Sweep:
         sweep_id, request = self.folder.begun.sweep_id, self.folder.begun.request
         history = StoreLedger(self.store.path).history()
         begun, tuning = history.tunings[sweep_id]
-        lineage = inherited_at(history, begun)
+        lineage = lineage_between(history, before=begun)
         lineage += lineage_of_model(self.store, name=request.candidates[0].config.model)
         later = history.charged(after=begun)
         ours = [charge for charge in later if charge.constants in tuning.constants]

@@ -27,8 +27,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from userdp.claims.descent import charged_since, inherited, payer_of, run_lineage
-from userdp.claims.lineage import COPIED, ConditionKind, Lineage, about, lineage_from
+from userdp.claims.descent import inherited, lineage_between, payer_of, run_lineage
+from userdp.claims.lineage import COPIED, Lineage, lineage_from
 from userdp.claims.released import bound_files
 from userdp.claims.weights import digest_of, known_of
 from userdp.core import files
@@ -386,16 +386,17 @@ class OpenRun:
 
     @property
     def steering(self) -> Lineage:
-        """What may have steered a loop of somebody's own since it was charged: releases of these
-        people, and looks at exact numbers. Of every run, whether the store's ledger is a copy.
+        """What may have steered the run since it was charged.
+
+        Whoever takes the steps in a loop of their own may choose by it what nobody recorded: the
+        next learning rate, what becomes of the noisy sums, or the weights that the run goes on
+        from. Of every run it is told whether the store's ledger is a copy.
         """
         history = self.store.history()
-        copied = Lineage(conditions=(COPIED,) if history.copied else ())
-        own = history.charges.get(self.run_id)
-        if not self.steered or own is None:
-            return copied
-        looks = about(ConditionKind.LOOKS, sorted(history.looked_during(own)))
-        return copied + charged_since(history, own) + Lineage(conditions=looks)
+        if self.steered and self.run_id in history.at:
+            begun, ended = history.at[self.run_id], history.ended_at.get(self.run_id)
+            return lineage_between(history, after=begun, before=ended)
+        return Lineage(conditions=(COPIED,) if history.copied else ())
 
     @property
     def logged(self) -> bool:
