@@ -51,14 +51,7 @@ def build_loss(config: TrainConfig, model: nn.Module) -> Loss:
     if config.precision is Precision.FLOAT32:
         return causal_lm_loss
     device = next(model.parameters()).device.type
-
-    def loss(
-        model: nn.Module, input_ids: Tensor, lengths: Tensor, targets: Tensor | None = None
-    ) -> Tensor:
-        with torch.autocast(device, dtype=torch.bfloat16):
-            return causal_lm_loss(model, input_ids, lengths, targets)
-
-    return loss
+    return torch.autocast(device, dtype=torch.bfloat16)(causal_lm_loss)
 
 
 def losses_of(
