@@ -51,7 +51,8 @@ def build_loss(config: TrainConfig, model: nn.Module) -> Loss:
     if config.precision is Precision.FLOAT32:
         return causal_lm_loss
     device = next(model.parameters()).device.type
-    return torch.autocast(device, dtype=torch.bfloat16)(causal_lm_loss)
+    under_autocast: Loss = torch.autocast(device, dtype=torch.bfloat16)(causal_lm_loss)
+    return under_autocast
 
 
 def losses_of(
