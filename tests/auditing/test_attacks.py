@@ -8,7 +8,8 @@ import torch
 from scipy.stats import binom
 
 from tests.auditing import toy
-from tests.training.toy import CONFIG, toy_model
+from tests.data.corpora import ListSource, interleaved
+from tests.training.toy import CONFIG, store_of, toy_model
 from tests.words import WORDS
 from userdp.auditing import membership, repetitions
 from userdp.auditing.membership import (
@@ -19,7 +20,7 @@ from userdp.auditing.membership import (
     membership_inference,
     roc,
 )
-from userdp.auditing.repetitions import copy_half, reference_scores, texts_of, write_copy
+from userdp.auditing.repetitions import copy_half, reference_scores
 from userdp.data.splits import Split
 from userdp.ledger import StoreLedger
 from userdp.training.causal_models import load_model, read_model
@@ -57,6 +58,10 @@ def test_the_interval_covers_chance_for_equals_and_not_for_members(monkeypatch):
 # ------------------------------------------------------------------- against the base model
 
 
+def half_held_out(folder, texts, **options):
+    return store_of(folder, ListSource(interleaved(texts)), held_out_users=0.5, **options)
+
+
 @pytest.fixture(scope="module")
 def people(tmp_path_factory):
     """Two words of one's own in every record, after words that are easy for some people
@@ -68,7 +73,7 @@ def people(tmp_path_factory):
         return " ".join([*(WORDS[word] for word in draw.integers(1 + number % 29, size=5)), own])
 
     texts = {f"user{n:03d}".encode(): [record(n) for _ in range(12)] for n in range(240)}
-    return toy.store_of(tmp_path_factory.mktemp("people"), texts, held_out_examples=0.4)
+    return half_held_out(tmp_path_factory.mktemp("people"), texts, held_out_examples=0.4)
 
 
 def test_the_log_likelihood_is_the_sum_over_an_examples_tokens(people):
@@ -89,23 +94,6 @@ def test_the_log_likelihood_is_the_sum_over_an_examples_tokens(people):
 def test_a_model_that_was_not_trained_tells_nobody(people):
     base = toy_model(people)
     assert membership_inference(base, base, fresh_text(people)).auc == 0.5
-
-
-@pytest.mark.slow
-def test_members_of_a_run_without_privacy_are_found(tmp_path):
-    """Each user has a word of their own that follows every other word of theirs."""
-    draw = np.random.default_rng(0)
-    texts = {
-        f"user{number:03d}".encode(): [
-            " ".join(f"{WORDS[draw.integers(30)]} {WORDS[number % 30]}" for _ in range(3))
-            for _ in range(12)
-        ]
-        for number in range(50)
-    }
-    store = toy.store_of(tmp_path, texts, held_out_examples=0.3)
-    train(store, PlainPlan(steps=150, batch_size=32), CONFIG, out=tmp_path / "run")
-    model = read_model(str(tmp_path / "run" / "model"))
-    assert membership_inference(model, toy_model(store), fresh_text(store)).auc_low > 0.5
 
 
 @pytest.mark.parametrize("whole", [False, True], ids=["honest", "the twin"])
@@ -133,7 +121,7 @@ def test_busy_people_are_not_taken_for_members_unless_held_out_users_are_read_wh
     monkeypatch.setattr(Side, "log_likelihoods", by_word)
     if whole:
         monkeypatch.setattr(membership, "fresh_examples", everything)
-    fresh = fresh_text(toy.store_of(tmp_path, texts, held_out_examples=0.1))
+    fresh = fresh_text(half_held_out(tmp_path, texts, held_out_examples=0.1))
     assert membership_inference(1, 0, fresh).at_chance is not whole
 
 
@@ -167,53 +155,21 @@ def test_each_person_is_in_one_of_every_pair_with_all_that_is_not_fresh(people, 
     assert halves[0].keys() not in (halves[2].keys(), halves[3].keys())
 
 
-@pytest.fixture(scope="module")
-def attacked(people, tmp_path_factory):
-    """A run without privacy; and an attack on it, given the references' scores."""
-    out = tmp_path_factory.mktemp("attacked")
-    train(people, PLAIN, CONFIG, out=out / "run")
-    model, fresh = read_model(str(out / "run" / "model")), fresh_text(people)
-    honest = scores_of(people, out / "references", 6)
-
-    def attack(scores=honest):
-        return fresh.roc(fresh.means(model, per_token=True) - scores)
-
-    return model, attack
-
-
 def scores_of(people, place, count, plan=PLAIN):
     like = toy.repetition(people, place, plan, CONFIG)
     return reference_scores(like, fresh_text(people), count=count)
 
 
 @pytest.mark.slow
-def test_members_are_found_who_are_not_against_the_base_model(people, attacked):
-    model, attack = attacked
-    plain, found = (
-        membership_inference(model, load_model(CONFIG, people), fresh_text(people)),
-        attack(),
-    )
+def test_members_are_found_who_are_not_against_the_base_model(people, tmp_path):
+    train(people, PLAIN, CONFIG, out=tmp_path / "run")
+    model, fresh = read_model(str(tmp_path / "run" / "model")), fresh_text(people)
+    plain = membership_inference(model, load_model(CONFIG, people), fresh)
+    scores = scores_of(people, tmp_path / "references", 6)
+    found = fresh.roc(fresh.means(model, per_token=True) - scores)
     assert plain.at_chance
     assert found.auc_low > 0.5
     assert found.auc > plain.auc + 0.05
-
-
-@pytest.mark.slow
-def test_a_broken_twin_whose_references_train_on_members_alone_is_caught(
-    people, attacked, tmp_path, monkeypatch
-):
-    """Such references have seen whom the run saw, and there is nothing left to tell."""
-
-    def members(store, out, number):
-        part = store.split(Split.TRAIN)
-        everybody = (
-            texts_of(part, user, np.arange(count)) for user, count in enumerate(part.counts)
-        )
-        return write_copy(store, everybody, out)
-
-    monkeypatch.setattr(repetitions, "copy_half", members)
-    assert attacked[1](scores_of(people, tmp_path / "place", 2)).at_chance
-    assert not attacked[1]().at_chance
 
 
 def test_finished_references_are_kept_and_nothing_else(people, tmp_path, monkeypatch):

@@ -70,7 +70,9 @@ def test_a_right_run_passes(store, tmp_path):
 )
 def test_broken_runs_are_caught_by_the_steps(store, tmp_path, sabotage, name):
     with broken(sabotage):
-        assert name in contradictions(toy.audited(store, tmp_path), CLAIMED)
+        found = toy.audited(store, tmp_path)
+    assert name in contradictions(found, CLAIMED)
+    assert contradictions(found, math.inf) == [], "nothing is held against a run without a claim"
 
 
 @pytest.mark.slow
@@ -138,15 +140,6 @@ def test_a_run_without_privacy_is_attacked_and_nothing_is_held_against_it(tmp_pa
     assert json.loads(kept.read_text())["inference"] == told["inference"]
     assert stat.S_IMODE(kept.stat().st_mode) == 0o600
     assert "audit" not in (run / "ledger.jsonl").read_text()
-
-
-@pytest.mark.slow
-def test_shuffled_batches_that_claim_nothing_are_not_contradicted(store, tmp_path, capsys):
-    run = tmp_path / "run"
-    train(store, toy.audit_plan(unsafe_shuffle=True), toy.CONFIG, out=run)
-    assert "claims nothing" in said(capsys, run, store, "--canaries", "16", "--no-inference")
-    kept = json.loads((run / "audit" / "audit.json").read_text())
-    assert kept["extra_run"]["steps"]["flagged"], "the checks still say what they saw"
 
 
 @pytest.mark.slow

@@ -30,17 +30,6 @@ def audited(seen, plan=PLAN):
     return audit_steps(seen, plan, worst_move=0.99)
 
 
-@pytest.mark.slow
-def test_right_runs_are_flagged_as_seldom_as_the_level_says():
-    smallest = []
-    for seed in range(60):
-        found = audited(right(seed))
-        assert not found.flagged
-        assert found.epsilon_lower < PLAN.guarantee().epsilon
-        smallest.append(min(c.p_value for c in found.checks if c.p_value is not None))
-    assert np.quantile(smallest, 0.5) > 10 * LEVEL
-
-
 def at_one_place(value):
     return lambda noise, draw: [*noise[:7], np.append(noise[7][1:], np.float32(value)), *noise[8:]]
 

@@ -6,18 +6,13 @@ from functools import partial
 import numpy as np
 import pytest
 
-from tests.data.corpora import ListSource, interleaved
 from tests.plans import for_users
 from tests.training.toy import cycles, toy_store
-from tests.words import write_tokenizer
 from userdp.auditing import canaries as canaries_module
 from userdp.auditing.canaries import extra_run
 from userdp.auditing.observer import watch
 from userdp.auditing.repetitions import Repetition
 from userdp.core.stages import NoProgress
-from userdp.data.pipeline import prepare_store
-from userdp.data.store_tokenizer import StoreTokenizer
-from userdp.data.user_store import UserStore
 from userdp.gradients import NoiseSource
 from userdp.training.config import OptimizerName, TrainConfig
 
@@ -35,19 +30,6 @@ CANARIES = 48
 
 def audit_store(folder, users=200):
     return toy_store(folder, cycles(users), held_out=0.2)
-
-
-def store_of(folder, texts, *, held_out_examples):
-    """Records of words by user, half of the users held out."""
-    prepare_store(
-        ListSource(interleaved(texts)),
-        folder / "store",
-        tokenizer=StoreTokenizer.load(write_tokenizer(folder / "tokenizer.json")),
-        seq_len=8,
-        held_out_users=0.5,
-        held_out_examples=held_out_examples,
-    )
-    return UserStore.open(folder / "store")
 
 
 def audit_plan(**changes):

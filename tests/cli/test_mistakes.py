@@ -14,6 +14,7 @@ from userdp.cli.app import run
 MISTAKES = tomllib.loads(Path(__file__).with_name("mistakes.toml").read_text())["mistake"]
 SHORT = {
     "BUDGET": "--epsilon 4 --population 2000",
+    "SILOS": "--silos 2 --items-per-silo 40 --subjects-per-silo 10",
     "TOY": f"--set learning.model=new {' '.join(SHAPE)}",
 }
 FILES = {

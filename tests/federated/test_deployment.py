@@ -13,19 +13,17 @@ import pytest
 
 pytest.importorskip("flwr", reason="the extra `federated` is not installed")
 
-from tests.federated.toys import FACTS, NUMBERS, images, plan
+from tests.federated.toys import FACTS, WIDTH, made_in, plan
 from tests.training.toy import attempts
 from userdp.core.files import read_lines
 from userdp.federated.federation_plan import LanguageModel, claim_of
 from userdp.federated.flower import write_app
 from userdp.federated.rounds import ROUNDS_FILE
 from userdp.federated.silo import silo_folder
-from userdp.federated.simulation import make_federation
 
 BIN = Path(sys.executable).parent
-# Flower's processes import userdp and nothing of the tests or the papers, whose models they would
-# not know.
-MODEL = LanguageModel(model="new", layers=1, width=8, heads=2, seq_len=65, **FACTS)
+# Flower's processes import userdp and nothing of the tests, whose model they would not know.
+MODEL = LanguageModel(model="new", layers=1, width=8, heads=2, seq_len=WIDTH, **FACTS)
 
 
 def free_port():
@@ -73,8 +71,7 @@ class Processes(ExitStack):
 @pytest.mark.slow
 def test_three_silos_go_on_when_one_is_killed_in_a_round(tmp_path, monkeypatch):
     made = plan(8.0, rounds=3, local_steps=30, sampling_probability=0.5, model=MODEL)
-    folder = tmp_path / "federation"
-    make_federation(folder, made, images(40), tokenizer=NUMBERS)
+    folder = made_in(tmp_path, made)
     project = write_app(folder) / "pyproject.toml"
     project.write_text(project.read_text().replace("3600.0", "120.0"))
 

@@ -83,30 +83,6 @@ def test_a_deployment_is_folders_and_an_app(play, tmp_path, capsys):
         account(ledger=out)  # nothing has been charged yet
 
 
-REFUSED = {
-    "nowhere.jsonl": "no input at nowhere.jsonl",
-    "PLAY --model nowhere": "no tokenizer at nowhere",
-    "PLAY --batch-size 50": "batch_size must be",
-    "PLAY --silos 60 --batch-size 5": "has no subjects",
-    "PLAY --silos-per-round 9 --batch-size 5": "silos_per_round",
-    "PLAY --epsilon nan --batch-size 5": "--epsilon must be",
-    "PLAY --algorithm sgd": "sgd",
-    "PLAY --delta 0.05 --batch-size 5": "declared 20 subjects",
-    "PLAY --resume": "cannot read a federation plan",
-}
-
-
-@pytest.mark.parametrize("line", fast_then_slow(REFUSED, fast=3))
-def test_bad_use_is_told_at_the_start_and_leaves_nothing(play, tmp_path, capsys, line):
-    given = [str(play) if word == "PLAY" else word for word in line.split()]
-    options = [] if "--silos" in given else ["--silos", "2"]
-    shape = [*DECLARED, "--set", "model.seq_len=16", "--out", tmp_path / "f"]
-    status, _, error = federate(capsys, *given, *shape, *options)
-    assert status == 2
-    assert REFUSED[line] in error.replace("\n", " ")
-    assert not (tmp_path / "f").exists()
-
-
 def charged(out):
     """The steps that each silo was charged."""
     return [attempts(out / f"silo-0{index}" / "run") for index in range(2)]

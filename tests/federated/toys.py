@@ -1,4 +1,4 @@
-"""Small plans, silos and federations: of images, and of items that are their own gradients."""
+"""Small plans, silos and federations, over items that are their own gradients."""
 
 from dataclasses import dataclass, replace
 from typing import ClassVar
@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from papers.images import LeafCNN, number_tokenizer
+from papers.images import number_tokenizer
 from tests.data.corpora import ListSource
 from userdp.data.pipeline import prepare_store
 from userdp.data.records import Record
@@ -21,11 +21,21 @@ from userdp.plans import Budget, Plan
 PRIVATE = [name for name in ALGORITHMS if name != "fedavg"]
 NUMBERS = number_tokenizer()
 FACTS = {"tokenizer_sha256": NUMBERS.sha256, "vocab_size": NUMBERS.vocab_size}
-CNN = LeafCNN(width=4, classes=10, seq_len=65, **FACTS)
+WIDTH = 6
+ZERO_TOKEN = 5
+"""Token t stands for the number t - 5."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ToySpec(ModelSpec):
+    kind: ClassVar[str] = "toy"
+
+
+TOY = ToySpec(seq_len=WIDTH, **FACTS)
 DECLARED = {"items_per_silo": 40, "subjects_per_silo": 20, "group_size": 3, "batch_size": 10,
             "local_steps": 2, "l2_clip_norm": 0.5}  # fmt: skip
 FEDERATION = {"algorithm": "local-group-dp", "silos": 3, "silos_per_round": 3,
-              "silos_per_subject": 3, "rounds": 2, "learning_rate": 0.1, "model": CNN}  # fmt: skip
+              "silos_per_subject": 3, "rounds": 2, "learning_rate": 0.1, "model": TOY}  # fmt: skip
 
 
 def constants(*, target_epsilon=4.0, target_delta=1e-5, sampling_probability=None, **changes):
@@ -48,30 +58,14 @@ def plan(noise_multiplier=1.0, **changes):
 
 
 def made_in(tmp_path, made):
-    """The folder of a federation over images."""
+    """The folder of a federation."""
     folder = tmp_path / "federation"
-    make_federation(folder, made, images(20, least=4), tokenizer=NUMBERS)
+    make_federation(folder, made, items([5] * 20).records(), tokenizer=NUMBERS)
     return folder
 
 
-WIDTH = 6
-ZERO_TOKEN = 5
-"""Token t stands for the number t - 5."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class ToySpec(ModelSpec):
-    kind: ClassVar[str] = "toy"
-
-
-TOY = ToySpec(seq_len=WIDTH, **FACTS)
 COUNTS = [3, 1, 2, 3, 3]
 """Items of each subject of a silo."""
-
-
-def toy_plan(*given, **changes):
-    """`plan` of the toy model."""
-    return plan(*given, **({"model": TOY} | changes))
 
 
 class Linear(nn.Module):
@@ -110,20 +104,6 @@ def items(counts, seed=0, scale=5):
     draw = np.random.default_rng(seed)
     owners = np.repeat(np.arange(len(counts)), counts)
     return Items(draw.integers(-scale, scale + 1, size=(len(owners), WIDTH)), owners)
-
-
-def images(subjects, seed=0, least=1):
-    """Records of random 8 x 8 images with random classes, up to 9 of a subject."""
-    draw = np.random.default_rng(seed)
-    return [
-        Record(f"s{who:03d}".encode(), image(draw.integers(10), draw))
-        for who in range(subjects)
-        for _ in range(draw.integers(least, 10))
-    ]
-
-
-def image(label, draw):
-    return f"{label}: {' '.join(map(str, draw.integers(0, 256, 64)))}".encode()
 
 
 def store_of(records, folder, seq_len=WIDTH):

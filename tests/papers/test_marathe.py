@@ -76,6 +76,16 @@ def small():
     return model, loss, rows, subjects
 
 
+def test_what_is_no_image_of_a_known_class_is_refused_by_no_error_that_others_would_see(small):
+    """Such an item has any length and any numbers; of an unknown class it adds nothing."""
+    model, loss, rows, _ = small
+    for width in (2, rows.shape[1] + 9):
+        odd = torch.full((2, width), 256)
+        odd[1, 0] = 3
+        unknown, known = loss(model, odd, torch.tensor([width, 1]))
+        assert unknown == 0 < known < math.inf
+
+
 def by_engine(small, algorithm):
     model, loss, rows, subjects = small
     local = plan_of(SMALL, algorithm, PAPER_SQRT, None, 15).local
