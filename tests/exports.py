@@ -53,16 +53,6 @@ def write_anew(ledger: Path, changed: Callable[[dict[str, Any]], dict[str, Any]]
     ledger.write_text("".join(lines))
 
 
-def holding(folder: Path, word: str) -> list[str]:
-    """The files of a folder that hold a word, in their bytes or in their names."""
-    found = []
-    for path in folder.rglob("*"):
-        place = path.relative_to(folder).as_posix()
-        if word in place or (path.is_file() and word.encode() in path.read_bytes()):
-            found.append(place)
-    return found
-
-
 def modes(folder: Path) -> set[tuple[str, int]]:
     """The kinds of what is in a folder, itself included, with their modes."""
     places = [folder, *folder.rglob("*")]

@@ -51,10 +51,18 @@ def every_kill(
             return
 
 
-def run_apart(script: str, *arguments: str) -> list[list[str]]:
-    """What a script that makes kills prints, by line and ";", in a process without threads."""
+def run_apart(work: str | Callable[..., object], *arguments: object) -> list[list[str]]:
+    """What work that makes kills prints, by line and ";", in a process without threads.
+
+    Args:
+        work: a script, or a function of a module, which is called with the arguments as words.
+    """
+    script = work
+    if not isinstance(script, str):
+        module, name = script.__module__, script.__qualname__
+        script = f"import sys; from {module} import {name}; {name}(*sys.argv[1:])"
     done = subprocess.run(
-        [sys.executable, "-c", script, *arguments],
+        [sys.executable, "-c", script, *map(str, arguments)],
         capture_output=True, text=True, check=False,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""What others may open of what was written, judged by the modes that it was made with."""
+"""What others may open of what was written, by the modes it was made with, and what it holds."""
 
 from __future__ import annotations
 
@@ -25,6 +25,18 @@ def open_to_others(folder: Path) -> set[str]:
         found.add(path.name)
         if path.is_dir():
             found |= {f"{path.name}/{inner}" for inner in open_to_others(path)}
+    return found
+
+
+def holding(folder: Path, *marks: str | bytes) -> set[str]:
+    """The places in a folder that hold one of the marks, in their bytes or in their names."""
+    sought = [mark.encode() if isinstance(mark, str) else mark for mark in marks]
+    found = set()
+    for path in folder.rglob("*"):
+        place = path.relative_to(folder).as_posix()
+        text = place.encode() + (path.read_bytes() if path.is_file() else b"")
+        if any(mark in text for mark in sought):
+            found.add(place)
     return found
 
 

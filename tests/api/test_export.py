@@ -14,7 +14,8 @@ from tokenizers import Tokenizer
 
 import userdp as library
 from tests.claims.lives import PLAIN, PLAN, SHAPE, begin
-from tests.exports import MARK, holding, make_runs, modes
+from tests.exports import MARK, make_runs, modes
+from tests.modes import holding
 from tests.training.toy import toy_store
 from userdp.claims import released as released_module
 from userdp.claims import verify as verify_module
@@ -59,8 +60,8 @@ def test_an_export_holds_what_may_leave_and_nothing_else(run, tmp_path):
     assert {path.name for path in shared.iterdir()} == FILES == set(exported["files"])
     assert exported["claim"].guarantee.epsilon == PLAN.guarantee().epsilon
     assert modes(shared) == {("folder", 0o755), ("file", 0o644)}
-    assert holding(shared, str(tmp_path)) == []
-    assert holding(shared, "secret-project") == [], "the run's folder is of this machine"
+    assert holding(shared, str(tmp_path)) == set()
+    assert holding(shared, "secret-project") == set(), "the run's folder is of this machine"
     assert not list(tmp_path.glob(".partial*"))
 
 
@@ -118,7 +119,7 @@ def test_broken_twin_a_ledger_that_binds_weights_only_lets_words_leave(run, tmp_
         monkeypatch.setattr(module, "differences", lambda *_: iter(()))
     plant_token(run / "model" / "tokenizer.json")
     library.export(run, out=tmp_path / "shared")
-    assert holding(tmp_path / "shared", MARK) != []
+    assert holding(tmp_path / "shared", MARK) != set()
 
 
 def test_files_that_were_put_beside_the_released_ones_stay_and_are_named(run, tmp_path):
@@ -131,7 +132,7 @@ def test_files_that_were_put_beside_the_released_ones_stay_and_are_named(run, tm
     assert not checked.problems
     assert any("in no line of the ledger" in note for note in checked.notes)
     library.export(run, out=tmp_path / "shared")
-    assert holding(tmp_path / "shared", MARK) == []
+    assert holding(tmp_path / "shared", MARK) == set()
     assert {path.name for path in (tmp_path / "shared").iterdir()} == FILES
 
 
@@ -175,7 +176,7 @@ def test_adapters_leave_with_their_model_and_without_a_place_on_this_machine(mad
     (run / "adapter" / "README.md").write_text(MARK)
     library.export(run, out=tmp_path / "shared")
     shared = tmp_path / "shared"
-    assert holding(shared, MARK) == []
+    assert holding(shared, MARK) == set()
     assert {path.name for path in (shared / "adapter").iterdir()} == {
         "adapter_config.json", "adapter_model.safetensors", "userdp.json",
     }  # fmt: skip

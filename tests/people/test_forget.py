@@ -11,6 +11,7 @@ import userdp
 from tests.claims.lives import PLAN, begin
 from tests.data.corpora import ListSource, examples_of, interleaved, problems_of
 from tests.ledgers import the_first
+from tests.modes import holding
 from tests.plans import plan_of_size
 from tests.training.toy import CONFIG, cycles, toy_store
 from userdp.claims import claim
@@ -19,7 +20,7 @@ from userdp.core.errors import UseError
 from userdp.data.example_scores import write_scores
 from userdp.data.pipeline import append_records
 from userdp.data.splits import Split
-from userdp.data.store_folder import remember, remembered
+from userdp.data.store_folder import remember
 from userdp.data.user_store import UserStore
 from userdp.ledger import StoreLedger
 from userdp.ledger.counter import Counter
@@ -65,14 +66,6 @@ def marks(store):
     return [USER.encode(), TEXT.encode(), *(tokens.astype(kind).tobytes() for kind in kinds)]
 
 
-def holding(folder, sought):
-    return {
-        path.relative_to(folder)
-        for path in folder.rglob("*")
-        if path.is_file() and any(mark in path.read_bytes() for mark in sought)
-    }
-
-
 def scores_of(life):
     """A file of scores of the store, which knows of it."""
     store, path = UserStore.open(life / "store"), life / "s.arrow"
@@ -89,13 +82,15 @@ def test_nothing_of_the_person_is_left_and_everything_else_is(life):
     for left in ("done/audit/references/work-1/store", ".partial-store-12345678/scratch"):
         (life / left).mkdir(parents=True)
         (life / left / "texts").write_text(TEXT)
-    assert holding(life, sought)
+    assert holding(life, *sought)
     with pytest.raises(UseError, match="learned from this person without privacy") as refused:
         userdp.forget(store, USER)
     assert str(life / "plain" / "model") in refused.value.message
     assert marks(UserStore.open(store.path)) == sought, "nothing has changed"
+    looks = {what for _, what in StoreLedger(store.path).history().looks}
+    assert "forget" in looks, "who is there was told, and later constants may follow it"
     done = userdp.forget(store, USER, yes=True)
-    assert holding(life, sought) == set()
+    assert holding(life, *sought) == set()
     assert done.runs_not_found == ()
     assert set(done.removed) == {
         life / "plain" / "model",
@@ -171,29 +166,6 @@ def test_runs_that_were_moved_are_named_and_found_by_also(life, tmp_path, capsys
     assert "say where such runs lie with --also" in capsys.readouterr().out.replace("\n", " ")
 
 
-@pytest.mark.parametrize("asked", [userdp.forget, userdp.members])
-def test_an_empty_id_is_refused_before_a_look_is_noted(life, asked):
-    before = StoreLedger(life / "store").history().lines
-    with pytest.raises(UseError, match="id of the person is empty"):
-        asked(life / "store", user="")
-    assert StoreLedger(life / "store").history().lines == before
-
-
-@pytest.mark.parametrize("user", ["nobody", USER], ids=["nobody", "whose weights would go"])
-def test_an_answer_that_only_tells_who_is_there_is_a_look(life, user):
-    """Constants of a later run may be chosen by it, so that the ledger holds it before it is told.
-
-    Nobody has the one id; of the other the plain run has learned, and ``--yes`` was not said.
-    """
-    store = life / "store"
-    before, people = StoreLedger(store).history(), UserStore.open(store).user_ids()
-    assert "forget" not in {what for _, what in before.looks}
-    assert command(["store", "forget", str(store), "--user", user]) == 2
-    history = StoreLedger(store).history()
-    assert "forget" in {what for _, what in history.looks}
-    assert UserStore.open(store).user_ids() == people
-
-
 @pytest.mark.parametrize("kind", ["notes", "half"])
 def test_what_was_put_in_the_place_of_scores_keeps_no_erasure_from_its_end(life, kind):
     """Something else is the operator's, and stays."""
@@ -217,8 +189,3 @@ def test_nothing_is_erased_while_a_run_is_open_nor_said_of_who_is_there(life, us
         userdp.forget(store, user, yes=True)
     assert StoreLedger(store).history().lines == before
     assert marks(UserStore.open(store))
-
-
-def test_places_of_runs_are_noted_as_they_begin(made):
-    noted = remembered(made / "store")
-    assert noted == [made / name for name in ("done", "stopped", "plain")]

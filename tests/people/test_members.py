@@ -11,7 +11,6 @@ from tests.data.corpora import ListSource, corpus, interleaved, prepared
 from tests.ledgers import query, reserve, select
 from tests.plans import uls_plan
 from userdp.accounting.private_selection import TruncatedNegativeBinomial
-from userdp.cli.app import run as command
 from userdp.core.errors import UseError
 from userdp.data.pipeline import append_records
 from userdp.data.splits import Split
@@ -132,13 +131,3 @@ def test_somebody_leaves_a_store_that_was_never_charged(tmp_path):
     assert StoreLedger(store.path).history().lines == ()
     assert UserStore.open(store.path).user_ids() == [b"user000", b"user002"]
     assert [one["epsilon"] for one in userdp.members(store)["joined"]] == [0]
-
-
-def test_the_command_prints_both(grown, capsys):
-    assert command(["store", "members", str(grown)]) == 0
-    assert "Operator-only" in capsys.readouterr().out
-    assert command(["store", "members", str(grown), "--user", "late"]) == 0
-    assert "second" in capsys.readouterr().out
-    assert command(["store", "members", str(grown), "--user", "nobody"]) == 2
-    with pytest.raises(UseError, match="nobody in the store"):
-        userdp.members(grown, user="nobody")

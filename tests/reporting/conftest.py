@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -84,20 +84,13 @@ def make_run(tmp_path: Path) -> MakeRun:
 
 
 def run_maker(tmp_path: Path) -> MakeRun:
-    """Make a run's folder: `make_run(name, plan, attempts=…, facts=…, config=…)`."""
+    """Make a run's folder: `make_run(name, plan, attempts=…, facts=…, releases=…)`.
 
-    def make(
-        name: str = "run",
-        plan: Plan | None = None,
-        *,
-        private: bool = True,
-        attempts: int | None = None,
-        facts: dict[str, object] | None = None,
-        config: dict[str, object] | None = None,
-        lineage: Lineage | None = None,
-        releases: Sequence[dict[str, object]] = (),
-        **options: Any,
-    ) -> Path:
+    Without ``attempts`` it is finished; ``train`` is what its training was told besides.
+    """
+
+    def make(name="run", plan=None, *, private=True, attempts=None, lineage=None, releases=(),
+             facts=(), train=(), **options):  # fmt: skip
         plan = (plan or users_plan()) if private else None
         planned = 0 if plan is None else plan.steps
         attempts = planned if attempts is None else attempts
@@ -108,23 +101,14 @@ def run_maker(tmp_path: Path) -> MakeRun:
             finished=plan is not None and attempts == planned,
             run_id=f"c0ffee-{name}",
             lineage=(lineage or Lineage()).plain,
-            facts={
-                "userdp": "0.1.0",
-                "store": "feed" * 8,
-                "seq_len": 64,
-                **{key: value for key, value in (config or {}).items() if key != "train"},
-                **(facts or {}),
-            },
+            facts={"userdp": "0.1.0", "store": "feed" * 8, "seq_len": 64, **dict(facts)},
             **options,
         )
         for release in releases:
             append_release(folder / "ledger.jsonl", release)
-        train = {"model": "/home/quetzal/confidential/gpt2", "learning_rate": 0.001}
-        train |= (config or {}).get("train", {})
-        lines = [f"{name} = {json.dumps(value)}" for name, value in train.items()]
-        (folder / "train.toml").write_text(
-            "\n".join(["[train.learning]", *lines]), encoding="utf-8"
-        )
+        told = {"model": "/home/quetzal/confidential/gpt2", "learning_rate": 0.001, **dict(train)}
+        lines = [f"{name} = {json.dumps(value)}\n" for name, value in told.items()]
+        (folder / "train.toml").write_text("".join(["[train.learning]\n", *lines]), "utf-8")
         write_operator(folder, operator_lines())
         return folder
 

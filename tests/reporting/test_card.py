@@ -87,14 +87,6 @@ def test_it_says_what_the_page_says(make_run: MakeRun) -> None:
     assert "safetensors" in render_model_card(facts, files=())
 
 
-def test_a_run_without_a_claim_says_so(make_run: MakeRun) -> None:
-    text = render_model_card(read_run(make_run(private=False)))
-    assert "differential-privacy" not in head(text)["tags"]
-    assert "**No ε is claimed:** people's text was trained on" in text
-    assert "None was released" in text
-    assert "ε, at most" not in text
-
-
 # ------------------------------------------------------------------------------ hostile words
 
 
@@ -106,17 +98,17 @@ def hostile_run(make_run: MakeRun, number: int, text: str) -> Facts:
     folder = make_run(
         f"r{number}",
         PLAN,
-        config={
-            "train": {"model": text, "schedule": text},
+        train={"model": text, "schedule": text},
+        facts={
+            "userdp": text, "base_model": {"origin": "folder", "name": text},
             "plan_basis": f"non-private statistics: {text}",
             "store_facts": {"owners": text, "user_is": text},
         },
-        facts={"userdp": text, "base_model": {"origin": "folder", "name": text}},
         lineage=Lineage(
             parts=(Query(id="q", name=text, pure_epsilon=0.5),), conditions=(base, text_of)
         ),
         releases=[{**RELEASE, "split": text}],
-    )
+    )  # fmt: skip
     folder = folder.rename(folder.with_name(f"{text} {number}".replace("/", "\N{DIVISION SLASH}")))
     return read_run(folder)
 

@@ -93,7 +93,7 @@ def test_invariant_9_broken_twin_a_loss_let_into_the_settings_is_caught(
     make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An allow-list that lets a measured loss among the public facts through."""
-    run = make_run(config={"final_loss": 5.142907})
+    run = make_run(facts={"final_loss": 5.142907})
     assert leaks(public_page(run), run) == set()
     monkeypatch.setitem(rendering.words()["setting"], "final_loss", "")
     assert leaks(public_page(run), run)

@@ -8,16 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.reporting.conftest import (
-    MakeRun,
-    full_page,
-    operator_lines,
-    write_operator,
-)
+from tests.reporting.conftest import MakeRun, full_page, operator_lines, write_operator
 from tests.reporting.test_page import words_of
-from userdp.core.errors import UseError
 from userdp.reporting.facts import read_runs
-from userdp.reporting.operator_part import read_operator
 from userdp.reporting.page import render_report
 
 ROC = {"auc": 0.513, "auc_low": 0.45, "auc_high": 0.57, "low_fpr": 0.01,
@@ -72,14 +65,6 @@ def test_what_an_audit_showed_is_said(make_run: MakeRun, changes, said) -> None:
     assert ('role="alert"' in full_page(run)) is ("shown" not in said)
 
 
-@pytest.mark.parametrize("damage", [{"extra_run": {"bound": {}}}, {"inference": {"auc": 1}}])
-def test_a_damaged_audit_is_refused(make_run: MakeRun, damage) -> None:
-    run = make_run()
-    audit_file(run, **damage)
-    with pytest.raises(UseError, match="damaged"):
-        read_operator(run)
-
-
 def test_the_names_that_the_report_reads_are_those_that_an_audit_writes() -> None:
     for module, kind, names in (
         ("guesses", "CanaryBound", {"epsilon_lower", "confidence", "most_detectable"}),
@@ -111,14 +96,3 @@ def test_a_diverged_run_is_told_of_in_sentences(make_run: MakeRun) -> None:
     page = words_of(full_page(run))
     assert "Not finite, counted as zero" in page
     assert "Training loss" not in page
-
-
-def test_a_line_that_a_crash_cut_is_left_out_and_a_damaged_one_refused(make_run: MakeRun) -> None:
-    run = make_run()
-    path = run / "operator.jsonl"
-    whole = path.read_text(encoding="utf-8")
-    path.write_text(whole + '{"kind": "st', encoding="utf-8")
-    assert len(read_operator(run).steps) == 3
-    path.write_text("nonsense\n" + whole, encoding="utf-8")
-    with pytest.raises(UseError, match="line 1"):
-        read_operator(run)

@@ -6,7 +6,8 @@ import peft
 import pytest
 import transformers
 
-from tests.exports import MARK, holding
+from tests.exports import MARK
+from tests.modes import holding
 from tests.training.toy import toy_model
 from userdp.claims.lineage import Lineage
 from userdp.training.releasing import _settings, save_model
@@ -42,7 +43,7 @@ def test_notes_places_and_code_of_a_base_model_end_at_the_release(store, saved):
     model = transformers.AutoModelForCausalLM.from_pretrained(base)
     tokenizer = transformers.AutoTokenizer.from_pretrained(base, padding_side="left")
     out = saved(model, "out", own_tokenizer=tokenizer)
-    assert holding(out, MARK) == []
+    assert holding(out, MARK) == set()
     again = transformers.AutoTokenizer.from_pretrained(out)
     assert again("w3 w1")["input_ids"] == tokenizer("w3 w1")["input_ids"]
     assert (again.eos_token, again.padding_side) == (tokenizer.eos_token, "left")
@@ -56,7 +57,7 @@ def test_of_adapters_no_place_is_kept(store, saved):
     own, known = model.peft_config["default"], None
     for name in ("of a folder", "of the hub"):
         out = saved(model, name)
-        assert holding(out, MARK) == []
+        assert holding(out, MARK) == set()
         kept = peft.PeftConfig.from_pretrained(str(out))
         assert (kept.r, kept.base_model_name_or_path) == (2, known)
         own.base_model_name_or_path = known = "openai-community/gpt2"
