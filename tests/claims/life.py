@@ -18,11 +18,11 @@ from transformers import AutoModelForCausalLM
 
 from tests.claims.lives import PLAIN, PLAN, SHAPE, Teller, begin, train_from
 from tests.data.corpora import ListSource, interleaved
-from tests.training.toy import CONFIG, cycles, private_run, toy_model, toy_store
+from tests.sweeping.launch import request
+from tests.training.toy import cycles, private_run, toy_model, toy_store
 from userdp.claims.lineage import Lineage
 from userdp.data.pipeline import append_records
 from userdp.data.user_store import UserStore
-from userdp.sweeping.request import Choice, TuningMode, build_request, grid
 from userdp.sweeping.runs import run_sweep
 from userdp.training.private_run import make_private
 from userdp.training.releasing import save_model
@@ -298,12 +298,7 @@ class Life:
         """Two candidates; by exact losses, or one of them by private selection."""
         name, opened = self.new("sweep"), UserStore.open(self.folder / store)
         private = self.draw.random() < 0.5
-        candidates = grid([PLAN], CONFIG, axes={"learning_rate": [0.003, 0.03]})
-        if private:
-            choice = Choice(tuning=TuningMode.PRIVATE_SELECTION, mean_trials=2, epsilon=8.0)
-        else:
-            choice = Choice(tuning=TuningMode.NON_PRIVATE)
-        asked = build_request(opened, candidates, choice)
+        asked = request(opened, "private-selection" if private else "non-private", plan=PLAN)
         run_sweep(opened, self.folder / name, asked)
         winner = f"{name}/winner"
         price = asked.tuning.guarantee().epsilon if asked.tuning else EPSILON

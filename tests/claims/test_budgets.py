@@ -8,13 +8,12 @@ import pytest
 
 from tests.claims.lives import PLAN, Teller, begin, train_from
 from tests.plans import uls_plan
-from tests.training.toy import CONFIG
+from tests.sweeping.launch import request
 from userdp.accounting.filters import RenyiFilter
 from userdp.data.user_store import UserStore
 from userdp.ledger import StoreLedger
 from userdp.ledger.lines import OpenBudget
 from userdp.ledger.store_ledger import new_id
-from userdp.sweeping.request import Choice, TuningMode, build_request, grid
 from userdp.sweeping.runs import run_sweep
 
 FILTER = RenyiFilter.opened(epsilon=20.0, delta=1e-5)
@@ -47,16 +46,12 @@ def test_a_model_of_another_store_is_paid_beside_the_budget(prepared, filtered, 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mode", [TuningMode.PRIVATE_SELECTION, TuningMode.COMPOSITION])
+@pytest.mark.parametrize("mode", ["private-selection", "composition"])
 def test_the_winner_of_a_sweep_claims_the_budget(filtered, tmp_path, mode):
-    tell = Teller()
-    candidates = grid([uls_plan(steps=2)], CONFIG, axes={"learning_rate": [0.003, 0.03]})
-    mean = 2 if mode is TuningMode.PRIVATE_SELECTION else None
-    choice = Choice(tuning=mode, epsilon=6.0, mean_trials=mean)
-    asked = build_request(filtered, candidates, choice)
-    run_sweep(filtered, tmp_path / "sweep", asked)
+    tell, out = Teller(), tmp_path / "sweep"
+    run_sweep(filtered, out, request(filtered, mode, plan=uls_plan(steps=2), epsilon=6.0))
     history = StoreLedger(filtered.path).history()
     spent = FILTER.spent(history.costs(FILTER).values())
     assert 0 < spent < FILTER.capacity
-    assert tell.epsilon(tmp_path / "sweep/winner") == (20.0, 1e-5)
-    assert tell("verify", tmp_path / "sweep/winner")[0] == 0
+    assert tell.epsilon(out / "winner") == (20.0, 1e-5)
+    assert tell("verify", out / "winner")[0] == 0

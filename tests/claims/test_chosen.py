@@ -12,7 +12,7 @@ import torch
 import userdp
 from tests.claims.lives import PLAN, Teller, begin
 from tests.speed import fast_then_slow
-from tests.sweeping.test_sweep import request, sweep
+from tests.sweeping.launch import request, swept
 from tests.training.toy import private_run, toy_model
 from userdp.claims import claims as claims_module
 from userdp.commands import export as export_module
@@ -95,7 +95,7 @@ def test_a_run_whose_store_is_elsewhere_says_that_others_are_not_known(store, tm
 @pytest.mark.parametrize("mode", fast_then_slow(["non-private", "composition"]))
 def test_a_trial_of_a_sweep_claims_no_more_than_its_winner(store, tmp_path, mode):
     """The first trial has nothing before it: its ledger alone would claim one run."""
-    sweep(store, tmp_path / "sweep", request(store, mode))
+    swept(store, tmp_path / "sweep", request(store, mode))
     trial = tmp_path / "sweep" / "trial-001"
     assert "2 runs over the same people by exact numbers (train)" in "".join(told(trial))
     (tmp_path / "alone").mkdir()
@@ -114,7 +114,7 @@ def test_a_trial_of_a_sweep_claims_no_more_than_its_winner(store, tmp_path, mode
 
 def test_twin_a_trial_without_its_mark_claims_a_run_of_its_own(store, tmp_path, monkeypatch):
     monkeypatch.setattr(open_run.History, "tuning_of", lambda *arguments: None)
-    sweep(store, tmp_path / "sweep", request(store, "non-private"))
+    swept(store, tmp_path / "sweep", request(store, "non-private"))
     trial, alone = tmp_path / "sweep" / "trial-001", tmp_path / "alone"
     alone.mkdir()
     for name in ("ledger.jsonl", "plan.json", "train.toml", "model"):

@@ -8,9 +8,7 @@ import shutil
 import pytest
 
 from tests.claims.lives import Teller
-from tests.sweeping.launch import Trials, swept
-from tests.sweeping.test_sweep import request
-from userdp.accounting.private_selection import TruncatedNegativeBinomial
+from tests.sweeping.launch import Trials, request, swept
 from userdp.core.errors import UserdpError
 
 LONG_AGO, HOUR = 1_000_000_000, 3600
@@ -29,10 +27,8 @@ class SlowTrials(Trials):
 @pytest.mark.slow
 @pytest.mark.pitfall(number=38)
 def test_a_selection_of_two_trials_tells_neither_their_number_nor_a_loss_and_draws_none_again(
-    store, tmp_path, monkeypatch
+    store, tmp_path, two_trials
 ):
-    pytest.importorskip("opendp", reason="the extra queries is not installed")
-    monkeypatch.setattr(TruncatedNegativeBinomial, "draw", lambda self: 2)
     tell, out, again = Teller(), tmp_path / "sweep", Trials()
     swept(store, out, request(store, "private-selection"), trials=SlowTrials())
     # The times of the winner's files would tell how many trials came after it.

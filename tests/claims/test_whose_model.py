@@ -9,12 +9,11 @@ from dataclasses import replace
 import pytest
 
 from tests.claims.lives import LEARNING, PLAIN, PLAN, SHAPE, Teller, begin, train_from
-from tests.sweeping.launch import Trials, swept
+from tests.sweeping.launch import Trials, request, swept
 from tests.training.toy import CONFIG, toy_store
 from userdp.claims import claim
 from userdp.core.errors import UseError
 from userdp.ledger import StoreLedger
-from userdp.sweeping.request import Choice, TuningMode, build_request, grid
 
 PRICE = PLAN.guarantee().epsilon
 
@@ -83,12 +82,10 @@ def test_a_loss_is_released_only_of_the_models_that_the_claim_is_of(store, tmp_p
         tell.done(*evaluate, "--no-base")
 
 
-def tuned(store, base, tmp_path, *, mode="composition", **options):
-    """A sweep of two learning rates, from a base model."""
-    config = replace(CONFIG, model=str(base))
-    candidates = grid([PLAN], config, axes={"learning_rate": [0.003, 0.03]})
-    asked = build_request(store, candidates, Choice(tuning=TuningMode(mode)))
-    swept(store, tmp_path / "sweep", asked, **options)
+def tuned(store, folder, *, base="new", **options):
+    """A sweep in a folder, by composition."""
+    asked = request(store, "composition", plan=PLAN, config=replace(CONFIG, model=base))
+    swept(store, folder / "sweep", asked, **options)
     return asked
 
 
@@ -96,7 +93,7 @@ def tuned(store, base, tmp_path, *, mode="composition", **options):
 def test_no_sweep_begins_from_a_model_of_which_nothing_is_claimed(store, tmp_path):
     base = plain(Teller(), store, tmp_path / "plain")
     with pytest.raises(UseError, match="nothing is claimed of the model"):
-        tuned(store, base, tmp_path)
+        tuned(store, tmp_path, base=str(base))
     assert len(StoreLedger(store.path).charges()) == 1, "the model's own: no trial was paid for"
 
 
@@ -104,10 +101,10 @@ def test_no_sweep_begins_from_a_model_of_which_nothing_is_claimed(store, tmp_pat
 def test_a_trial_that_was_thrown_away_stays_in_the_price_of_the_winner(store, tmp_path):
     """Two trials are planned and three are trained: the best of three was chosen."""
     with pytest.raises(KeyboardInterrupt):
-        tuned(store, "new", tmp_path, trials=Trials(crash_before=2))
+        tuned(store, tmp_path, trials=Trials(crash_before=2))
     shutil.rmtree(tmp_path / "sweep" / "trial-001")
     shutil.rmtree(tmp_path / "sweep" / "scores")
-    asked = tuned(store, "new", tmp_path, resume=True)
+    asked = tuned(store, tmp_path, resume=True)
     won, trial = claim(tmp_path / "sweep" / "winner"), asked.candidates[0].plan
     whole = asked.tuning.guarantee().epsilon + trial.guarantee().epsilon
     assert won.guarantee.epsilon == pytest.approx(whole)

@@ -13,13 +13,13 @@ import sys
 from pathlib import Path
 
 from tests.claims.lives import PLAN, Teller, begin
+from tests.sweeping.launch import request
 from tests.training.toy import CONFIG, cycles, toy_store
 from userdp.claims import claim
 from userdp.core.codec import encode
 from userdp.data.user_store import UserStore
 from userdp.ledger import StoreLedger
 from userdp.ledger.lines import Declare
-from userdp.sweeping.request import Choice, TuningMode, build_request, grid
 from userdp.sweeping.runs import run_sweep
 from userdp.training.open_run import constants_digest
 
@@ -51,12 +51,7 @@ def write(folder: Path) -> None:
     )  # fmt: skip
     options = ("--plan", folder / "proposal.json", *model, *lora)
     tell.done("train", store, "--out", at / "adapted", *options)
-    asked = build_request(
-        opened,
-        grid([PLAN], CONFIG, axes={"learning_rate": [0.003, 0.03]}),
-        Choice(tuning=TuningMode.PRIVATE_SELECTION, mean_trials=2, epsilon=8.0),
-    )
-    run_sweep(opened, at / "sweep", asked)
+    run_sweep(opened, at / "sweep", request(opened, "private-selection", plan=PLAN))
     (at / "sweep" / "winner").rename(at / "winner")
     begin(opened, at / "unfinished", stop=2)
     for run in ("run", "stopped", "adapted", "winner", "unfinished"):

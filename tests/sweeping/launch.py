@@ -1,13 +1,28 @@
-"""Trials that are counted, and may crash or fail."""
+"""Sweeps of two learning rates, whose trials are counted, and may crash or fail."""
 
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.plans import uls_plan
+from tests.training.toy import CONFIG
 from userdp.core.errors import FailureError
 from userdp.sweeping import runs
+from userdp.sweeping.request import Choice, TuningMode, build_request, grid
 from userdp.training.loop import train
+
+PLAN = uls_plan(cohort_size=8, group_size=2, steps=3, l2_clip_norm=1.0)
+
+
+def request(store, mode, *, plan=PLAN, config=CONFIG, **choice):
+    """Two candidates, and how the best is chosen: a mode of `TuningMode`."""
+    if mode == TuningMode.PRIVATE_SELECTION:
+        choice = {"mean_trials": 2, "epsilon": 8.0, **choice}
+    if mode != TuningMode.NON_PRIVATE:
+        pytest.importorskip("opendp", reason="the extra queries is not installed")
+    candidates = grid([plan], config, axes={"learning_rate": [0.003, 0.03]})
+    return build_request(store, candidates, Choice(tuning=TuningMode(mode), **choice))
 
 
 class Trials:

@@ -10,11 +10,8 @@ from tests.ledgers import begun, finish, run_with
 from tests.modes import made_with, open_to_others
 from tests.plans import uls_plan
 from tests.speed import fast_then_slow
-from tests.sweeping.launch import swept as sweep
-from tests.sweeping.test_sweep import request
-from userdp.accounting.private_selection import TruncatedNegativeBinomial
+from tests.sweeping.launch import request, swept
 from userdp.claims.released import bound_files
-from userdp.core import files
 from userdp.core.errors import UseError
 from userdp.ledger import RunFolder
 from userdp.ledger.run_folder import DIVERGED
@@ -23,23 +20,18 @@ from userdp.sweeping.sweep_folder import SweepFolder, copy_released
 PLAN = uls_plan()
 
 
-@pytest.fixture(autouse=True)
-def _two_trials(monkeypatch):
-    monkeypatch.setattr(TruncatedNegativeBinomial, "draw", lambda self: 2)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("mode", "umask"),
     fast_then_slow([("non-private", 0o022), ("non-private", 0o000), ("private-selection", 0o000)]),
 )
 def test_a_sweep_is_closed_from_its_first_moment_but_for_its_winner(
-    store, tmp_path, monkeypatch, mode, umask
+    store, tmp_path, two_trials, monkeypatch, mode, umask
 ):
     """Listing DIR tells how many trials there were; a trial holds what was not chosen."""
     out = tmp_path / "above" / "sweep"
     with made_with(umask, monkeypatch):
-        sweep(store, out, request(store, mode))
+        swept(store, out, request(store, mode))
     assert stat.S_IMODE(out.stat().st_mode) == 0o700
     assert {name.split("/")[0] for name in open_to_others(out)} == {"winner"}
 
@@ -75,19 +67,3 @@ def test_a_winner_that_diverged_says_so_and_export_refuses_it(tmp_path):
     winner.model.mkdir()
     with pytest.raises(UseError, match="diverged"):
         userdp.export(winner.path, out=tmp_path / "out")
-
-
-@pytest.mark.slow
-def test_broken_twin_a_sweep_that_closes_its_folders_afterwards_is_caught(
-    store, tmp_path, monkeypatch
-):
-    def late(path):
-        path.mkdir(parents=True, exist_ok=True)
-        path.chmod(files.OPERATOR_FOLDER)
-
-    monkeypatch.setattr(files, "operator_folder", late)
-    out = tmp_path / "sweep"
-    with made_with(0o022, monkeypatch):
-        sweep(store, out, request(store, "non-private"))
-    assert stat.S_IMODE(out.stat().st_mode) == 0o755
-    assert {"trial-001", "trial-002", "scores"} <= open_to_others(out)

@@ -14,46 +14,27 @@ from contextlib import ExitStack
 import pytest
 
 from tests.ledgers import select, unwritten
-from tests.plans import changed_plan, uls_plan
+from tests.plans import changed_plan
 from tests.speed import fast_then_slow
-from tests.sweeping.launch import Trials
-from tests.sweeping.launch import swept as sweep
+from tests.sweeping.launch import PLAN, Trials, request, swept
 from tests.training.processes import start
-from tests.training.toy import CONFIG, attempts, lines
-from userdp.accounting.private_selection import PoissonNumber, TruncatedNegativeBinomial
+from tests.training.toy import attempts, lines
+from userdp.accounting.private_selection import PoissonNumber
 from userdp.claims import claim
 from userdp.cli.app import run as userdp
 from userdp.core import files
 from userdp.core.codec import encode
 from userdp.core.errors import FailureError, UseError
-from userdp.core.vocabulary import round_up
 from userdp.ledger import StoreLedger, admission
 from userdp.ledger.counter import attempts_in
 from userdp.ledger.lines import Settle
 from userdp.ledger.run_ledger import RunRecord, is_finished
 from userdp.reporting.facts import read_run
 from userdp.sweeping import runs
-from userdp.sweeping.request import Choice, TuningMode, build_request, grid
 from userdp.sweeping.trial_scores import selection_score
 from userdp.training.open_run import constants_digest
 
-PLAN = uls_plan(cohort_size=8, group_size=2, steps=3, l2_clip_norm=1.0)
-RATES = {"learning_rate": [0.003, 0.03]}
 SHAPE = "--set learning.layers=1 --set learning.width=16 --set learning.heads=2"
-
-
-@pytest.fixture
-def two_trials(monkeypatch):
-    monkeypatch.setattr(TruncatedNegativeBinomial, "draw", lambda self: 2)
-
-
-def request(store, mode, **changes):
-    if mode == TuningMode.PRIVATE_SELECTION:
-        changes = {"mean_trials": 2, "epsilon": 8.0, **changes}
-    if mode != TuningMode.NON_PRIVATE:
-        pytest.importorskip("opendp", reason="the extra queries is not installed")
-    choice = Choice(tuning=TuningMode(mode), **changes)
-    return build_request(store, grid([PLAN], CONFIG, axes=RATES), choice)
 
 
 def slots(store):
@@ -68,7 +49,7 @@ def kinds(store):
 @pytest.mark.slow
 def test_non_private_tuning_claims_the_winners_run_alone_and_says_so(store, tmp_path):
     out = tmp_path / "sweep"
-    result = sweep(store, out, request(store, "non-private"))
+    result = swept(store, out, request(store, "non-private"))
     found = claim(out / "winner")
     assert found.guarantee == PLAN.guarantee()
     assert claim(store.path).guarantee.epsilon == 2 * PLAN.guarantee().epsilon
@@ -82,7 +63,7 @@ def test_non_private_tuning_claims_the_winners_run_alone_and_says_so(store, tmp_
         assert stat.S_IMODE((out / private).stat().st_mode) == 0o600
     released = {path.name for path in (out / "winner").iterdir()}
     assert released == {"plan.json", "train.toml", "ledger.jsonl", "model"}
-    assert sweep(store, out, None, resume=True) == result, "a finished sweep only tells again"
+    assert swept(store, out, None, resume=True) == result, "a finished sweep only tells again"
 
 
 @pytest.mark.slow
@@ -101,10 +82,10 @@ def test_a_trial_that_was_killed_before_the_store_was_told_of_its_end_is_settled
     with monkeypatch.context() as patch:
         patch.setattr(admission, "is_new", unwritten(Settle, then=killed))
         with pytest.raises(Killed):
-            sweep(store, out, request(store, "non-private"))
+            swept(store, out, request(store, "non-private"))
     assert is_finished(out / "trial-001")
     assert StoreLedger(store.path).history().settled == {}
-    sweep(store, out, None, resume=True)
+    swept(store, out, None, resume=True)
     history = StoreLedger(store.path).history()
     trials = {RunRecord.read(out / name).run_id for name in ("trial-001", "trial-002")}
     assert history.settled.keys() == trials
@@ -115,7 +96,7 @@ def test_a_trial_that_was_killed_before_the_store_was_told_of_its_end_is_settled
 @pytest.mark.slow
 def test_composition_charges_every_run_and_score_and_claims_them_all(store, tmp_path):
     asked = request(store, "composition", epsilon=6.0)
-    result = sweep(store, tmp_path / "sweep", asked)
+    result = swept(store, tmp_path / "sweep", asked)
     found = claim(tmp_path / "sweep" / "winner" / "ledger.jsonl").guarantee
     everything = claim(store.path).guarantee
     assert 5.9 < found.epsilon <= 6.0
@@ -128,7 +109,7 @@ def test_composition_charges_every_run_and_score_and_claims_them_all(store, tmp_
     # A score that a crash took after its charge is not drawn again.
     (tmp_path / "sweep" / "scores" / "001.json").unlink()
     before = (store.path / "ledger.jsonl").read_bytes()
-    result = sweep(store, tmp_path / "sweep", None, resume=True)
+    result = swept(store, tmp_path / "sweep", None, resume=True)
     assert (store.path / "ledger.jsonl").read_bytes() == before
     assert result.trials[-1]["trial"] == 1
     assert "crash" in result.trials[-1]["note"]
@@ -137,7 +118,7 @@ def test_composition_charges_every_run_and_score_and_claims_them_all(store, tmp_
 @pytest.mark.slow
 def test_a_private_selection_is_one_charge_and_only_the_winner_claims(store, tmp_path, two_trials):
     asked = request(store, "private-selection")
-    result = sweep(store, tmp_path / "sweep", asked)
+    result = swept(store, tmp_path / "sweep", asked)
     out, price = tmp_path / "sweep", asked.tuning.guarantee()
     assert price.epsilon <= 8.0
     assert claim(out / "winner" / "ledger.jsonl").guarantee == price
@@ -189,32 +170,11 @@ def test_no_candidate_at_all_releases_nothing(store, tmp_path, monkeypatch):
     monkeypatch.setattr(PoissonNumber, "draw", lambda self: 0)
     poisson = {"mean_trials": 2.0, "distribution": "poisson", "epsilon": 20.0}
     asked = request(store, "private-selection", **poisson)
-    result = sweep(store, tmp_path / "sweep", asked)
+    result = swept(store, tmp_path / "sweep", asked)
     assert result.winner is None
     assert result.to_dict()["winner"] is None
     assert kinds(store) == ["store", "tuning", "charge"]
     assert slots(store) == {}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("mode", ["composition", "private-selection"])
-def test_invariant_1_the_winners_report_tells_the_price_of_choosing(
-    store, tmp_path, two_trials, mode
-):
-    asked = request(store, mode)
-    sweep(store, tmp_path / "sweep", asked)
-    page = tmp_path / "report.html"
-    assert userdp(["report", str(tmp_path / "sweep" / "winner"), "--out", str(page)]) == 0
-    shown = page.read_text("utf-8")
-    assert round_up(asked.tuning.guarantee().epsilon) in shown
-    alone = asked.candidates[0].plan
-    assert round_up(alone.guarantee().epsilon) not in shown, "that of its own run"
-    assert "userdp account --sampling" not in shown, "which would print another epsilon"
-    assert "in this claim" in shown
-    if mode == "private-selection":
-        trial = str(tmp_path / "sweep" / "trial-001")
-        assert userdp(["report", trial, "--out", str(page), "--overwrite"]) == 0
-        assert "a trial of a private selection" in page.read_text("utf-8")
 
 
 @pytest.mark.parametrize("mode", fast_then_slow(["non-private", "private-selection"]))
@@ -223,17 +183,17 @@ def test_invariant_7_an_interrupted_sweep_keeps_what_was_drawn_trained_and_score
 ):
     out, asked = tmp_path / "sweep", request(store, mode)
     with pytest.raises(KeyboardInterrupt):
-        sweep(store, out, asked, trials=Trials(crash_before=2))
+        swept(store, out, asked, trials=Trials(crash_before=2))
     drawn = slots(store)
     trained = (out / "trial-001" / "ledger.jsonl").read_bytes()
     (score,) = (path.read_bytes() for path in (out / "scores").iterdir())
     with pytest.raises(UseError, match="there is a tuning"):
-        sweep(store, out, asked)
+        swept(store, out, asked)
     changed = dataclasses.replace(asked, candidates=asked.candidates[::-1])
     with pytest.raises(UseError, match="not what the tuning"):
-        sweep(store, out, changed, resume=True)
+        swept(store, out, changed, resume=True)
     trials = Trials()
-    sweep(store, out, asked, resume=True, trials=trials)
+    swept(store, out, asked, resume=True, trials=trials)
     assert [path.name for path in trials.calls] == ["trial-002"]
     assert slots(store) == drawn
     assert len(drawn) == (2 if mode == "private-selection" else 0)
@@ -248,14 +208,14 @@ def test_a_trial_that_failed_or_that_another_process_trains_is_not_left_out(
     """The first trial fails; resumed, it is left to the process that holds it, which ends too."""
     out, others = tmp_path / "sweep", ExitStack()
     with pytest.raises(FailureError, match="out of memory"):
-        sweep(store, out, request(store, "non-private"), trials=Trials(refuse=1))
+        swept(store, out, request(store, "non-private"), trials=Trials(refuse=1))
     assert not (out / "winner").exists()
     lock = out / ".trial-001.lock"
     others.enter_context(files.exclusive(lock, refusal=FailureError("held")))
     monkeypatch.setattr(runs, "_POLL", 0)
     monkeypatch.setattr(runs.time, "sleep", lambda seconds: others.close())  # it ends, unscored
     trials = Trials()
-    sweep(store, out, None, resume=True, trials=trials)
+    swept(store, out, None, resume=True, trials=trials)
     assert [path.name for path in trials.calls] == ["trial-002", "trial-001"]
 
 
