@@ -59,8 +59,8 @@ from userdp.training.config import OptimizerName, Schedule, TrainConfig
 from userdp.training.lora import add_adapters
 from userdp.training.optimizers import (
     LITTLE_NOISE,
-    RateFollower,
     WeightAverage,
+    following_factor,
     learning_rate,
     set_learning_rate,
 )
@@ -224,7 +224,6 @@ def train(
     parameters = list(trainable_parameters(model).values())
     draw = units_of(split, setting, people)
     norms, squares = [], []
-    follower = RateFollower(optimizer)
     factors: list[float] = []
     for step in range(1, setting.steps + 1):
         sums = [torch.zeros_like(p) for p in parameters]
@@ -246,7 +245,7 @@ def train(
         rate = learning_rate(config, step=step, steps=setting.steps)
         if config.schedule is Schedule.FOLLOWING:
             public = {"noise_std": noise_std, "l2_norm": setting.clip}
-            factors.append(follower.factor(**public))
+            factors.append(following_factor(optimizer, **public))
             rate *= factors[-1]
         set_learning_rate(optimizer, rate)
         optimizer.step()

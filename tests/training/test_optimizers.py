@@ -12,7 +12,7 @@ from tests.training.toy import CONFIG, gradient, lines, toy_model
 from userdp.core.clip import AdaptiveClipping
 from userdp.core.errors import UseError
 from userdp.training.config import OptimizerName, Schedule, TrainConfig
-from userdp.training.optimizers import RateFollower, build_optimizer
+from userdp.training.optimizers import build_optimizer, following_factor
 
 STEPS, SIZE, CLIP = 60, 400, 0.1
 
@@ -26,14 +26,14 @@ def follow(*, rate: float, noise: float = 0.0, factor: float = 1.0) -> list[floa
     model = torch.nn.Linear(SIZE, 1, bias=False)
     torch.nn.init.constant_(model.weight, 0.0)
     optimizer = build_optimizer(model, TrainConfig(learning_rate=rate))
-    follower, factors = RateFollower(optimizer), []
+    factors = []
     for _ in range(STEPS):
         grad = model.weight.detach() - 1.0
         grad *= min(1.0, CLIP / float(grad.norm()))
         grad += noise * CLIP * torch.randn(grad.shape, generator=draws)
         model.weight.grad = grad * factor
         noise_std, l2_norm = noise * CLIP * factor, CLIP * factor
-        factors.append(follower.factor(noise_std=noise_std, l2_norm=l2_norm))
+        factors.append(following_factor(optimizer, noise_std=noise_std, l2_norm=l2_norm))
         for group in optimizer.param_groups:
             group["lr"] = rate * factors[-1]
         optimizer.step()
@@ -60,16 +60,15 @@ def test_the_unit_of_the_gradients_does_not_matter() -> None:
 def test_the_factor_is_in_the_optimizers_state_and_so_in_its_checkpoints() -> None:
     model = torch.nn.Linear(SIZE, 1, bias=False)
     optimizer = build_optimizer(model, TrainConfig())
-    follower = RateFollower(optimizer)
     for _ in range(3):
         model.weight.grad = torch.full((1, SIZE), CLIP / SIZE**0.5)
-        factor = follower.factor(noise_std=0.0, l2_norm=CLIP)
+        factor = following_factor(optimizer, noise_std=0.0, l2_norm=CLIP)
         optimizer.step()
     again = build_optimizer(model, TrainConfig())
     again.load_state_dict(optimizer.state_dict())
     model.weight.grad = torch.zeros(1, SIZE)
     assert factor > 1
-    assert RateFollower(again).factor(noise_std=0.0, l2_norm=CLIP) == factor
+    assert following_factor(again, noise_std=0.0, l2_norm=CLIP) == factor
 
 
 def test_a_rate_that_is_given_stays_and_the_default_follows() -> None:

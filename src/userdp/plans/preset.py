@@ -101,7 +101,8 @@ def learning_rate_for(*, low_rank: bool) -> float:
     """The first learning rate where none is given: 0.002, of adapters 0.008.
 
     Of any plan: Adam divides the noise out, so that the rate does not hang on σ / M. From the
-    second step on it follows the noisy gradients, see `userdp.training.optimizers.RateFollower`.
+    second step on it follows the noisy gradients
+    (`userdp.training.optimizers.following_factor`).
     """
     return 8e-3 if low_rank else 2e-3
 

@@ -27,7 +27,7 @@ class OptimizerName(StrEnum):
 
 
 class Schedule(StrEnum):
-    """The learning rate after the warm-up; "following" is `RateFollower`."""
+    """The learning rate after the warm-up; "following" is `following_factor`."""
 
     FOLLOWING = "following"
     CONSTANT = "constant"

@@ -48,9 +48,9 @@ from userdp.training.model_origin import (
 )
 from userdp.training.open_run import Training, settle_finished
 from userdp.training.optimizers import (
-    RateFollower,
     build_average,
     build_optimizer,
+    following_factor,
     learning_rate,
     set_learning_rate,
 )
@@ -230,12 +230,12 @@ def _take_steps(
         raise signals.interrupted(f"before step {run.done + 1} of {plan.steps}", resume=True)
 
     follows = config.schedule is Schedule.FOLLOWING and isinstance(plan, Plan)
-    follower = RateFollower(optimizer) if follows else None
     for step in run:
         # By attempts charged: a resumed run does not repeat the rates of lost steps.
         rate = learning_rate(config, step=step.number, steps=plan.steps)
-        if follower is not None:
-            rate *= follower.factor(noise_std=step.noise_std, l2_norm=step.l2_norm)
+        if follows:
+            expected = {"noise_std": step.noise_std, "l2_norm": step.l2_norm}
+            rate *= following_factor(optimizer, **expected)
         set_learning_rate(optimizer, rate)
         optimizer.step()
         average.update()

@@ -79,8 +79,10 @@ def learning_rate(config: TrainConfig, *, step: int, steps: int) -> float:
     return config.learning_rate * factor[config.schedule]
 
 
-class RateFollower:
-    r"""A factor of the learning rate that follows the noisy gradients; free in ε.
+def following_factor(
+    optimizer: torch.optim.Optimizer, *, noise_std: float, l2_norm: float
+) -> float:
+    r"""A factor of the learning rate of the present step that follows the noisy gradients.
 
     With :math:`m_{t-1}` the optimizer's mean of earlier noisy gradients, along which the weights
     have moved, :math:`\langle \tilde g_t, m_{t-1} \rangle` tells, up to a positive factor, how much
@@ -94,41 +96,34 @@ class RateFollower:
     The logarithm of the rate moves a little in each step: by at most `_PACE`, and by less where
     noise hides the product. Measured in ``docs/results/recipe.md``.
 
-    Guarantee: post-processing of noisy gradients and public constants.
+    Guarantee: post-processing of noisy gradients and public constants, free in ε.
 
     The factor is kept in the optimizer's groups, so that checkpoints hold it.
 
     Args:
-        optimizer: one that keeps ``exp_avg``, the mean of its gradients.
+        optimizer: one that keeps ``exp_avg``, the mean of its gradients; those of the present step
+            stand in ``.grad``.
+        noise_std: of the step (`userdp.training.step_mechanism.Step`).
+        l2_norm: of the step, likewise.
     """
-
-    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
-        self._groups, self._state = optimizer.param_groups, optimizer.state
-
-    def factor(self, *, noise_std: float, l2_norm: float) -> float:
-        """The factor for the present step, whose gradients stand in ``.grad``.
-
-        Args:
-            noise_std: of the step (`userdp.training.step_mechanism.Step`).
-            l2_norm: of the step, likewise.
-        """
-        pairs = [
-            (parameter.grad, self._state[parameter]["exp_avg"])
-            for group in self._groups
-            for parameter in group["params"]
-            if parameter.grad is not None and self._state.get(parameter)
-        ]
-        factor = float(self._groups[0].get("factor", 1.0))
-        if pairs:
-            unit = _SIGNAL * l2_norm**2
-            product = sum(float(whole((grad * mean).sum())) for grad, mean in pairs) / unit
-            length = math.sqrt(sum(float(whole(mean.square().sum())) for _, mean in pairs))
-            by_chance = noise_std * length / unit  # of the product, a standard deviation
-            change = _PACE * math.tanh(product) / (1 + by_chance**2) ** 2
-            factor = min(_MOST, max(1 / _MOST, factor * math.exp(change)))
-        for group in self._groups:
-            group["factor"] = factor
-        return factor
+    groups, state = optimizer.param_groups, optimizer.state
+    pairs = [
+        (parameter.grad, state[parameter]["exp_avg"])
+        for group in groups
+        for parameter in group["params"]
+        if parameter.grad is not None and state.get(parameter)
+    ]
+    factor = float(groups[0].get("factor", 1.0))
+    if pairs:
+        unit = _SIGNAL * l2_norm**2
+        product = sum(float(whole((grad * mean).sum())) for grad, mean in pairs) / unit
+        length = math.sqrt(sum(float(whole(mean.square().sum())) for _, mean in pairs))
+        by_chance = noise_std * length / unit  # of the product, a standard deviation
+        change = _PACE * math.tanh(product) / (1 + by_chance**2) ** 2
+        factor = min(_MOST, max(1 / _MOST, factor * math.exp(change)))
+    for group in groups:
+        group["factor"] = factor
+    return factor
 
 
 class WeightAverage:

@@ -139,7 +139,6 @@ class UserLevelMixin(Trainer):  # type: ignore[misc]  # transformers leaves its 
         args = private_args(args, self._asked, self._plan, public_eval=public_eval)
         super().__init__(model=model, args=args, train_dataset=train_dataset, **trainer_options)
         self._public_data = self.eval_dataset if public_eval else None
-        self._public_loader: Any = None
         prepared: Any = self.train_dataset  # by the trainer: TRL tokenizes
         longest = getattr(args, "max_length", None) if seq_len is None else seq_len
         self._store = store_of(
@@ -186,8 +185,8 @@ class UserLevelMixin(Trainer):  # type: ignore[misc]  # transformers leaves its 
             Interrupted: by Ctrl-C or SIGTERM, after a step that is in a checkpoint, whatever
                 ``save_strategy`` says.
         """
-        public_eval = self._public_data is not None and self._public_data is self.eval_dataset
-        self.args: Any = private_args(self.args, self._asked, self._plan, public_eval=public_eval)
+        own, plan = self._asked, self._plan
+        self.args: Any = private_args(self.args, own, plan, public_eval=self._may_steer)
         folder, asked = RunFolder(Path(self.args.output_dir)), resume_from_checkpoint
         self._resumes = bool(asked)
         checkpoint = Path(asked) if isinstance(asked, str | os.PathLike) else None
@@ -330,18 +329,24 @@ class UserLevelMixin(Trainer):  # type: ignore[misc]  # transformers leaves its 
         """Refused: it uploads the output folder, the operator's files included."""
         raise PUSH.refusal("push_to_hub")
 
-    def get_eval_dataloader(self, eval_dataset: Any = None) -> Any:
-        """As in `transformers.Trainer`; notes whether it reads what was declared public."""
-        loader = super().get_eval_dataloader(eval_dataset)
-        known, public = self.eval_dataset, self._public_data
-        read = known if eval_dataset is None else eval_dataset
-        read = known[read] if isinstance(read, str) else read
-        every = public.values() if isinstance(public, dict) else [public]
-        declared = public is not None and any(read is one for one in every)
-        self._public_loader = loader if declared else None
-        return loader
+    @property
+    def _may_steer(self) -> bool:
+        """Whether the ``eval_dataset`` is the one that was declared public."""
+        return self._public_data is not None and self._public_data is self.eval_dataset
 
-    def evaluation_loop(self, dataloader: Any, *arguments: Any, **options: Any) -> Any:
+    def evaluate(self, eval_dataset: Any = None, *arguments: Any, **options: Any) -> Any:
+        """As in `transformers.Trainer`; notes whether it reads what was declared public.
+
+        By a name it reads one of the data sets of `eval_dataset`.
+        """
+        own = eval_dataset is None or isinstance(eval_dataset, str)
+        self._shows_evaluation = self._may_steer and (own or eval_dataset is self.eval_dataset)
+        try:
+            return super().evaluate(eval_dataset, *arguments, **options)
+        finally:
+            self._shows_evaluation = False
+
+    def evaluation_loop(self, *arguments: Any, **options: Any) -> Any:
         """As in `transformers.Trainer`; on private text it is a look, which the ledger notes.
 
         `evaluate` and `predict` return exact numbers, for the operator: constants of later runs may
@@ -351,12 +356,11 @@ class UserLevelMixin(Trainer):  # type: ignore[misc]  # transformers leaves its 
         Raises:
             UseError: the text is private, and steps remain that its numbers could steer.
         """
-        self._shows_evaluation = dataloader is self._public_loader
         if not self._shows_evaluation:
             if self._private is not None:
                 raise EVALUATION.refusal("evaluation during training")
             StoreLedger(self._store.path).look("evaluate")
-        return super().evaluation_loop(dataloader, *arguments, **options)
+        return super().evaluation_loop(*arguments, **options)
 
     def save_metrics(self, split: str, metrics: dict[str, float], combined: bool = True) -> None:
         """As in `transformers.Trainer`; the files are the operator's (mode 0600)."""
