@@ -15,7 +15,6 @@ from tests.speed import fast_then_slow
 from tests.sweeping.launch import request, swept
 from tests.training.toy import private_run, toy_model
 from userdp.claims import claims as claims_module
-from userdp.commands import export as export_module
 from userdp.core.errors import UseError
 from userdp.training import open_run
 
@@ -59,8 +58,7 @@ def test_the_best_of_three_runs_by_exact_evaluation_is_exported_with_a_condition
 
 
 def test_twin_a_claim_that_asks_no_store_is_caught(store, tmp_path, monkeypatch):
-    for module in (claims_module, export_module):
-        monkeypatch.setattr(module, "followed", lambda run: run)
+    monkeypatch.setattr(claims_module, "chosen_among", lambda run: None)
     assert told(three_runs(store, tmp_path)) == []
 
 

@@ -14,7 +14,7 @@ from userdp.accounting.mechanisms import Mixture, NoisySteps
 from userdp.accounting.rdp import has_curve
 from userdp.claims.descent import (
     bases_of,
-    followed,
+    chosen_among,
     lineage_between,
     parts_of,
     payer_of,
@@ -81,8 +81,8 @@ def _read(of: Path) -> RunRecord | History:
 
 def run_claim(run: RunRecord, delta: float | None = None) -> Claim:
     """The claim of a run by its ledger and its people's store, whatever its folder holds."""
-    run = followed(run)
-    lineage, plan, steps = run_lineage(run), run.plan, run.attempts
+    chosen = chosen_among(run)
+    lineage, plan, steps = run_lineage(run, chosen), run.plan, run.attempts
     own = plan if run.begin.payer is None else None  # else the steps have no price by themselves
     printed = tuple(
         Query(
@@ -100,6 +100,7 @@ def run_claim(run: RunRecord, delta: float | None = None) -> Claim:
         complete=plan is not None and steps == plan.steps,
         so_far=own.guarantee(steps, delta=delta) if own and steps < own.steps else None,
         plan=plan,
+        chosen=chosen,
         printed=printed,
         together=(lineage + of_parts(printed)).guarantee(delta=delta) if printed else None,
     )

@@ -3,7 +3,8 @@
 The ledger of a store knows everything that was released of its people, in order. A run descends
 from what was released before its constants were recorded, since they may have been chosen by that
 (`inherited`). The ledger of a run knows its own steps and what it inherited (`run_lineage`).
-Only the store's ledger knows of later runs, among which a run may have been chosen (`followed`).
+Only the store's ledger knows of later runs, among which a run may have been chosen
+(`chosen_among`).
 """
 
 from __future__ import annotations
@@ -136,11 +137,17 @@ def store_conditions(history: History) -> tuple[Condition, ...]:
 # What a run's own ledger says.
 
 
-def run_lineage(run: RunRecord) -> Lineage:
-    """What the model of a run descends from, the run itself included."""
+def run_lineage(run: RunRecord, chosen: Chosen | None = None) -> Lineage:
+    """What the model of a run descends from, the run itself included.
+
+    Args:
+        run: the run.
+        chosen: what its people's store says of the runs that it may have been chosen among, and its
+            own ledger does not (`chosen_among`).
+    """
     inherited = lineage_from(run.begin.lineage, what=f"the lineage in {run.path}")
     own = Lineage(parts=(_own_part(run),))
-    conditions, since = [*of_plan(run.plan), *_chosen(run)], Lineage()
+    conditions, since = [*of_plan(run.plan), *_choice(run, chosen)], Lineage()
     if any(opening.copied for opening in run.openings):
         conditions.append(COPIED)
     if run.finish is not None and run.finish.since:
@@ -148,10 +155,11 @@ def run_lineage(run: RunRecord) -> Lineage:
     return inherited + own + since + Lineage(conditions=tuple(conditions))
 
 
-def _chosen(run: RunRecord) -> Iterator[Condition]:
-    """That a run was not chosen among others: as was found last, or as a tuning's trial is."""
-    if run.chosen is not None:
-        yield among_runs(run.chosen.runs, run.chosen.looks)
+def _choice(run: RunRecord, chosen: Chosen | None) -> Iterator[Condition]:
+    """That a run was not chosen among others; of a tuning's trial it is known from the start."""
+    chosen = chosen or next(iter(run.of(Chosen)), None)
+    if chosen is not None:
+        yield among_runs(chosen.runs, chosen.looks)
     elif run.begin.tuning_id:
         yield Condition(kind=ConditionKind.CHOSEN, told="the trials of a tuning")
 
@@ -168,8 +176,8 @@ _OF_MODELS = {"audit", "evaluate", "generate --check", "personalize", "predict"}
 """Looks that tell models apart; others tell of text."""
 
 
-def followed(run: RunRecord) -> RunRecord:
-    """A run's record with the line that it lacks, where it may have been chosen among runs.
+def chosen_among(run: RunRecord) -> Chosen | None:
+    """The line that a run's ledger lacks, where the run may have been chosen among several.
 
     A run's claim is of one run. Whoever trains several on the same people and shows the best of
     them shows a choice too: by exact numbers no ε covers it, and by what the runs released it costs
@@ -179,20 +187,16 @@ def followed(run: RunRecord) -> RunRecord:
     chosen among all runs of its store. What they released chose at no price only among those that
     no part of its claim pays for: a budget with a filter and a tuning pay for all of theirs.
 
-    Args:
-        run: of a folder. A run that claims nothing is not asked about, and an export says what it
-            knows.
+    Returns:
+        None where the run claims nothing, as an export, which says what it knows, and where nothing
+        names the store or this knows of no choice.
     """
-    if run.found is not None:
-        return run
-    run = replace(run, found=())
     unclaimed = run.plan is None or isinstance(run.begin.payer, Unclaimed)
-    stores = None if unclaimed or run.chosen is not None else run.folder.stores
+    stores = None if unclaimed or run.of(Chosen) else run.folder.stores
     if stores is None:
-        return run
+        return None
     history = _history(stores, run.run_id)
-    found = Chosen(runs=0, looks=()) if history is None else _chosen_among(run, history)
-    return run if found is None else replace(run, found=(found,))
+    return Chosen(runs=0, looks=()) if history is None else _among(run, history)
 
 
 def _history(stores: tuple[Path, ...], run_id: str) -> History | None:
@@ -207,7 +211,7 @@ def _history(stores: tuple[Path, ...], run_id: str) -> History | None:
     return None
 
 
-def _chosen_among(run: RunRecord, history: History) -> Chosen | None:
+def _among(run: RunRecord, history: History) -> Chosen | None:
     """The runs of a store among which one may have been chosen at no price; None if only itself."""
     # Of a tuning's winner its trials are one with it.
     begun, tuning = history.tunings.get(run.run_id, (0, None))

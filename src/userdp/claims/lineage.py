@@ -145,11 +145,8 @@ class Lineage:
         return len(self.parts) < 2
 
     def __add__(self, other: Lineage) -> Lineage:
-        """Both: a part that both descend from counts once, in its greater price."""
-        parts = {part.id: part for part in self.parts}
-        for part in other.parts:
-            known = parts.get(part.id)
-            parts[part.id] = part if known is None else _dearer(known, part)
+        """Both: a part that both descend from counts once."""
+        parts = {part.id: part for part in (*self.parts, *other.parts)}
         apart = {(one.part.id, one.ledger): one for one in (*self.apart, *other.apart)}
         return Lineage(
             parts=tuple(parts.values()),
@@ -223,8 +220,3 @@ def of_parts(parts: Iterable[Part], *conditions: Condition) -> Lineage:
     """A lineage of parts that were charged one after another."""
     whole = Lineage(conditions=conditions)
     return sum((Lineage(parts=(part,)) for part in parts), Lineage()) + whole
-
-
-def _dearer(one: Part, other: Part) -> Part:
-    """Of two records of one part that of the greater price."""
-    return max(one, other, key=lambda part: part.guarantee().epsilon)

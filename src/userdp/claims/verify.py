@@ -10,7 +10,7 @@ place, is noticed. Somebody who writes all of them anew is noticed by a signatur
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -153,7 +153,7 @@ def run_differs(run: RunRecord) -> tuple[str, ...]:
             )
         elif not any(path.is_relative_to(model) for path in bound):
             problems.append(f"{run.path} does not speak of the weights in {model}")
-        problems += _described_otherwise(model, run_lineage(replace(run, found=())))
+        problems += _described_otherwise(model, run_lineage(run))
     return tuple(problems)
 
 

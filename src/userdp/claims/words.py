@@ -10,6 +10,7 @@ from typing import Any
 from userdp.accounting.mechanisms import NoisySteps
 from userdp.claims.lineage import Condition, Lineage, sentences
 from userdp.core.vocabulary import Guarantee, delta_up, round_up
+from userdp.ledger.lines import Chosen
 from userdp.ledger.parts import Part, Query, Steps, Unclaimed
 from userdp.notebook import html_of
 from userdp.plans import Plan
@@ -31,6 +32,8 @@ class Claim:
         so_far: what the attempted steps of an unfinished run cost by themselves, if it is one: no
             claim, since when it stopped may have been chosen by what it released.
         plan: of the single run that this is the claim of; None without one.
+        chosen: what the people's store says of the runs that it may have been chosen among, and the
+            run's own ledger does not: an export's ledger ends in this line.
         printed: what was released under DP after the run had ended, at prices of its own, and
             stands beside the model wherever that is told of.
         together: what the model and those answers cost a user whose text is in both; ε is infinite
@@ -45,6 +48,7 @@ class Claim:
     complete: bool
     so_far: Guarantee | None = None
     plan: Plan | None = None
+    chosen: Chosen | None = None
     printed: tuple[Query, ...] = ()
     together: Guarantee | None = None
 

@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
-from userdp.claims.descent import followed
 from userdp.claims.lineage import ConditionKind
 from userdp.claims.released import STATEMENT, copy_released
 from userdp.claims.statement import (
@@ -76,7 +75,7 @@ def export(
         )
     words = CardOptions(**card)
     key = None if sign is None else private_key(Path(sign))
-    record = followed(RunRecord.read(folder.path))  # reads the ledgers of run and store once
+    record = RunRecord.read(folder.path)
     facts = _released(record)
     with files.whole_folder(target, mode=_FOLDER) as place:
         notes = _write(record, place, replace(facts, name=target.resolve().name), words)
@@ -128,7 +127,8 @@ def _write(run: RunRecord, target: Path, facts: Facts, words: CardOptions) -> li
     """All files but the statement; returns what is to be known of them."""
     folder, ledger, lineage = run.folder, target / LEDGER, facts.claim.lineage
     files.write_file(ledger, run.data)
-    journal.append(ledger, lambda _: run.found or ())
+    if (chosen := facts.claim.chosen) is not None:
+        journal.append(ledger, lambda _: [chosen])
     copy_released(run, target, lineage)
     facts = replace(facts, ledger_digest=files.digest_of_file(ledger))
     Plan.load(folder.plan).save(target / folder.plan.name)

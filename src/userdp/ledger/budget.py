@@ -84,8 +84,8 @@ def overview(history: History) -> dict[str, Any]:
         ``delta`` and ``order``, when it was ``opened``, the share of it that is ``spent``, and what
         the rest ``buys``: so many ``runs`` more that are ``like`` the last private one (None before
         there was one). Under ``lines`` each charge, oldest first: its ``id``, ``when`` it was made,
-        ``what`` it is, what it is ``paid_by``, its own ``epsilon`` and ``delta``, its ``share`` of
-        the budget, and whether it is ``"open"``, ``"settled"`` or ``"settled early"``.
+        ``what`` it is, its own ``epsilon`` and ``delta``, its ``share`` of the budget, and whether
+        it is ``"open"``, ``"settled"`` or ``"settled early"``.
     """
     budget, lines = history.budget, [_line(history, one) for one in history.charges.values()]
     if budget is None:
@@ -93,7 +93,6 @@ def overview(history: History) -> dict[str, Any]:
         return {"kind": "none", **dict.fromkeys(unknown), "lines": lines}
     opened, costs = budget.filter, history.costs(budget.filter)
     for line in lines:
-        line["paid_by"] = "filter"
         line["share"] = costs[line["id"]].rho / opened.capacity
     return {
         "kind": "filter",
@@ -122,7 +121,6 @@ def _line(history: History, charge: Charge) -> dict[str, Any]:
         "id": charge.run_id,
         "when": charge.when,
         "what": what,
-        "paid_by": "itself",
         "epsilon": price.epsilon,
         "delta": price.delta,
         "share": None,

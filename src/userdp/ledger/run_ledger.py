@@ -26,7 +26,6 @@ from userdp.ledger.counter import Counter
 from userdp.ledger.lines import (
     Attempt,
     Begin,
-    Chosen,
     Finish,
     Line,
     Open,
@@ -52,15 +51,12 @@ class RunRecord:
         begin: the ledger's first line.
         rest: the lines after it.
         data: the bytes of all that were read.
-        found: the line that the ledger lacks, by its people's store, if it lacks one; None before
-            the store was asked (`userdp.claims.descent.followed`).
     """
 
     folder: RunFolder
     begin: Begin
     rest: tuple[Line, ...]
     data: bytes
-    found: tuple[Chosen, ...] | None = None
 
     @classmethod
     def read(cls, path: Path) -> RunRecord:
@@ -155,11 +151,6 @@ class RunRecord:
         """What drew the noise of the attempted steps, each once."""
         named = {line.step.noise_sampler for line in self.of(Attempt)}
         return tuple(sampler for sampler in NoiseSampler if sampler in named)
-
-    @property
-    def chosen(self) -> Chosen | None:
-        """What was found last of the runs that it may have been chosen among."""
-        return next(reversed([*self.of(Chosen), *(self.found or ())]), None)
 
     @property
     def without_model(self) -> UseError:
