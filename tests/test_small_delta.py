@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import math
 import warnings
-from pathlib import Path
 
 import pytest
 
 from tests.plans import els_plan, uls_plan
 from tests.training.toy import private_run, sgd, toy_model, toy_store
-from userdp.cli.app import run as userdp
-from userdp.core.codec import encode
 from userdp.core.errors import UseError
 from userdp.data.user_store import UserStore
 from userdp.ledger import StoreLedger
-from userdp.plans.proposal import Proposal, declared_users
 from userdp.plans.small_delta import (
     DeltaSize,
     plan_with_small_delta,
@@ -72,30 +67,3 @@ def test_make_private_refuses_before_it_charges_and_warns_in_between(store, tmp_
         ).close()
         make_private(model, sgd(model), store, large, out=tmp_path / "c", resume=True).close()
         make_private(model, sgd(model), store, uls_plan(), out=tmp_path / "d").close()
-
-
-def train_words(store: UserStore, out: Path, *more: str) -> list[str]:
-    words = (
-        "--model new --set learning.layers=1 --set learning.width=16 --set learning.heads=2 "
-        "--learning-rate 0.02"
-    )
-    return ["train", str(store.path), "--out", str(out), *words.split(), *more]
-
-
-@pytest.mark.slow
-def test_a_plan_file_with_a_number_of_users_is_judged_by_it(store, tmp_path, capsys) -> None:
-    plan = els_plan(target_delta=1 / 400)
-    constants = [{"name": "population", "value": 100, "origin": "declared", "query_id": None}]
-    values = {"schema": Proposal.schema, "plan": encode(plan), "basis": "x", "constants": constants}
-    (tmp_path / "proposal.json").write_text(json.dumps(values))
-    plan.save(tmp_path / "bare.json")
-    assert declared_users(tmp_path / "proposal.json") == 100
-    assert declared_users(tmp_path / "bare.json") is None
-    for name, status in (("bare", 2), ("proposal", 0)):
-        words = train_words(store, tmp_path / name, "--plan", str(tmp_path / f"{name}.json"))
-        assert userdp(words) == status, capsys.readouterr().err
-    sweep = ["tune", str(store.path), "--out", str(tmp_path / "sweep"), "--tuning", "composition"]
-    sweep += ["--plan", str(tmp_path / "bare.json"), "--learning-rate", "0.1", "0.2"]
-    capsys.readouterr()
-    assert userdp(sweep) == 2
-    assert "not below 1/n" in capsys.readouterr().err

@@ -52,7 +52,11 @@ def test_train_make_private_and_sweeps(given, made, tmp_path):
     options = {"out": tmp_path / "loop", "allow_large_delta": True}
     with private_run(model, sgd(model), store, form, **options) as private:
         assert private.plan == plan
-    options = {"out": tmp_path / "run", "config": CONFIG, "allow_large_delta": True}
+    options = {"out": tmp_path / "run", "config": CONFIG}
+    if form is plan or "bare" in str(form):  # which names no users
+        with pytest.raises(userdp.UseError, match="4,000 examples"):
+            userdp.train(store, form, **options)
+        options["allow_large_delta"] = True
     userdp.train(store, form, **options, declare=True)
     run = userdp.train(store, form, **options)
     assert run.claim.plan == plan
@@ -69,6 +73,8 @@ def test_users_that_a_proposal_declares_stand_for_its_examples_in_a_loop_too(mad
         pass
     with pytest.raises(userdp.UseError, match="examples"):
         userdp.make_private(model, sgd(model), store, proposal.plan, out=tmp_path / "bare")
+    with pytest.raises(userdp.UseError, match="examples"):
+        userdp.tune(store, proposal.plan, out=tmp_path / "sweep", tuning="non-private")
 
 
 def test_trainers(given, tmp_path):

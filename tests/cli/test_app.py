@@ -4,15 +4,6 @@ import os
 
 import pytest
 
-from tests.ledgers import reserve
-from userdp.ledger import StoreLedger
-
-
-def test_infinite_epsilon_is_valid_json(userdp, tmp_path):
-    reserve(StoreLedger(tmp_path), "open", None)
-    status, out, _ = userdp("account", "--ledger", tmp_path, "--json")
-    assert (status, json.loads(out)["epsilon"]) == (0, "inf")
-
 
 def test_flags_override_the_config_file(userdp, tmp_path):
     config = tmp_path / "userdp.toml"

@@ -1,6 +1,5 @@
 """The help of every command: made from its function, there at once, and ending in a line to run."""
 
-import inspect
 import re
 import subprocess
 import sys
@@ -11,11 +10,6 @@ import pytest
 from userdp.cli import output
 from userdp.cli.app import run
 from userdp.cli.parsing import COMMANDS, NAMES, Command, first_lines
-from userdp.plans.resolved import PlanFields, resolve
-from userdp.training.config import RunOptions, TrainConfig
-from userdp.training.loop import train
-from userdp.training.plain import PlainRun
-from userdp.training.private_run import PrivateRun
 
 LOADED = """
 import sys
@@ -65,21 +59,6 @@ def test_train_shows_at_most_twenty_options_and_names_the_way_to_all_others(caps
     for path, setting in train.settings.items():
         assert path in listed
         assert setting.words, f"{path} has no words"
-
-
-def test_an_option_of_train_is_written_in_its_command_and_in_one_dataclass_at_most():
-    """What a dataclass owns is passed on whole: nothing between the two takes it by name."""
-    groups = (PlanFields, TrainConfig, RunOptions)
-    between = (resolve, train, PrivateRun.__init__, PlainRun.__init__)
-    taken = {name for one in between for name in inspect.signature(one).parameters}
-    room = Path(output.__file__).parent
-    typed = {one.name: one.read_text(encoding="utf-8") for one in room.glob("*.py")}
-    for option in Command("train").options.values():
-        owners = [group for group in groups if option.field in group.__dataclass_fields__]
-        assert len(owners) <= 1, f"{option.field} is in {owners}"
-        assert not (owners and option.field in taken), f"{option.field} is unpacked on its way"
-        names = rf"\b{option.field} *[:=](?!=)"
-        assert not (owners and any(re.search(names, text) for text in typed.values()))
 
 
 def test_the_programs_help_lists_every_command_under_its_heading(capsys, monkeypatch):
