@@ -159,7 +159,7 @@ class Campaign:
         Not under the study's base: that was trained by userdp without privacy, on docstrings, and
         userdp does not know that they are nobody's.
         """
-        from userdp.core.stages import NoProgress
+        from userdp.core.stages import Progress
         from userdp.training.store_losses import score_store
 
         if not setting.selection.scored:
@@ -167,7 +167,7 @@ class Campaign:
         path = self.work / f"scores-{setting.text}.arrow"
         if not path.exists():
             store = UserStore.open(self.work / setting.text)
-            score_store(store, "bundled", path, progress=NoProgress())
+            score_store(store, "bundled", path, progress=Progress())
         return path
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
-from userdp.core.stages import NoProgress
+from userdp.core.stages import Progress
 from userdp.data.records import Tally
 from userdp.data.sources import open_source
 from userdp.data.store_tokenizer import BUNDLED_TOKENIZER
@@ -55,7 +55,7 @@ def main() -> None:
     parser.add_argument("--vocab-size", type=int, default=4096)
     options = parser.parse_args()
     source = open_source(["stdlib"], kind="docstrings")
-    texts = sorted(record.text.decode() for record in source.records(Tally(), NoProgress()))
+    texts = sorted(record.text.decode() for record in source.records(Tally(), Progress()))
     tokenizer = train_tokenizer(texts, vocab_size=options.vocab_size)
     options.out.parent.mkdir(parents=True, exist_ok=True)
     temporary = options.out.with_suffix(".partial")

@@ -17,7 +17,7 @@ def group_child(path: str, out: str) -> None:
 
     What `prepare` runs up to the tokenizer, and a writer of lines that works on columns too.
     """
-    from userdp.core.stages import NoProgress
+    from userdp.core.stages import Progress
     from userdp.data.grouping import Grouping
     from userdp.data.records import Tally, in_blocks
     from userdp.data.sources import open_source
@@ -30,7 +30,7 @@ def group_child(path: str, out: str) -> None:
         grouping = Grouping(Path(scratch))
         source: Any = open_source([path])
         read = time.perf_counter()
-        grouping.add(in_blocks(source.records(Tally(), NoProgress())))
+        grouping.add(in_blocks(source.records(Tally(), Progress())))
         added = time.perf_counter()
         grouping.sort()
         ordered = time.perf_counter()

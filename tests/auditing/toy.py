@@ -12,7 +12,7 @@ from userdp.auditing import canaries as canaries_module
 from userdp.auditing.canaries import extra_run
 from userdp.auditing.observer import watch
 from userdp.auditing.repetitions import Repetition
-from userdp.core.stages import NoProgress
+from userdp.core.stages import Progress
 from userdp.gradients import NoiseSource
 from userdp.training.config import OptimizerName, TrainConfig
 
@@ -47,7 +47,7 @@ def audit_plan(**changes):
 
 def repetition(store, place, plan, config=CONFIG):
     return Repetition(
-        store=store, plan=plan, config=config, place=place, device="cpu", progress=NoProgress()
+        store=store, plan=plan, config=config, place=place, device="cpu", progress=Progress()
     )
 
 

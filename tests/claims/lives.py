@@ -19,7 +19,7 @@ from typing import Any
 from tests.plans import uls_plan
 from tests.training.toy import CONFIG
 from userdp.cli.app import run as userdp
-from userdp.core.stages import NoProgress
+from userdp.core.stages import Progress
 from userdp.data.user_store import UserStore
 from userdp.plans import Plan
 from userdp.training.loop import train
@@ -63,7 +63,7 @@ class Teller:
         return min(self.epsilon(run), (float(told["epsilon"]), told["delta"]))
 
 
-class StopAfter(NoProgress):
+class StopAfter(Progress):
     """Somebody at the keyboard, who stops a run once ``steps`` are done."""
 
     def __init__(self, steps: int) -> None:
@@ -85,7 +85,7 @@ def begin(
     **config: Any,
 ) -> Path:
     """A run of ``plan``, to its end or stopped after ``stop`` steps."""
-    progress = NoProgress() if stop is None else StopAfter(stop)
+    progress = Progress() if stop is None else StopAfter(stop)
     settings = dataclasses.replace(CONFIG, **config)
     try:
         train(store, plan, settings, out=out, resume=resume, progress=progress)

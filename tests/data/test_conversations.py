@@ -11,7 +11,7 @@ from transformers import PreTrainedTokenizerFast
 from tests.data.corpora import ListSource, corpus, interleaved, prepared, problems_of, write_jsonl
 from tests.data.sources.fixtures import read, write_parquet
 from userdp.core.errors import UseError
-from userdp.core.stages import NoProgress
+from userdp.core.stages import Progress
 from userdp.data.arrow_files import members_of
 from userdp.data.pipeline import append_records, prepare_store
 from userdp.data.records import TARGET, Drop, ExampleDrop, Record, Tally
@@ -153,7 +153,7 @@ def test_a_conversation_has_the_tokens_that_transformers_makes_of_it(tmp_path):
             {"role": "assistant", "content": "said nothing"}]  # fmt: skip
     options = SourceOptions(chat_template=template, special_tokens=tuple(named.items()))
     file = write_jsonl(tmp_path / "a.jsonl", [{"user": "u", "messages": talk}])
-    (record,) = open_source([str(file)], options=options).records(Tally(), NoProgress())
+    (record,) = open_source([str(file)], options=options).records(Tally(), Progress())
     tokenizer.save(str(tmp_path / "tokenizer.json"))
     own = StoreTokenizer.load(tmp_path)
     ids, targets = own.encode_pieces(record.text.decode(), record.pieces)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.data import corpora
 from tests.data.corpora import ListSource, write_jsonl
 from userdp.core.errors import UseError
-from userdp.core.stages import NoProgress
+from userdp.core.stages import Progress
 from userdp.data.ownership import bounded, on_one_side, settled
 from userdp.data.pipeline import append_records, prepare_store
 from userdp.data.records import Drop, ExampleDrop, Record, Tally
@@ -80,7 +80,7 @@ def test_invariant_3_a_row_takes_its_place_in_the_bound_whatever_its_text(tmp_pa
         rows = [{"user": "a", "text": text}, {"user": ["a", "b"], "text": "more"},
                 {"user": ["b", "c"], "text": "the last"}]  # fmt: skip
         source = open_source([str(write_jsonl(tmp_path / f"{number}.jsonl", rows))])
-        kept = settled(source, Tally(), NoProgress(), bound=1, held_out_users=0.0)
+        kept = settled(source, Tally(), Progress(), bound=1, held_out_users=0.0)
         assert b"the last" in [record.text for record in kept]
 
 

@@ -93,11 +93,11 @@ class TestOwnSource:
     def test_every_line_is_a_record_or_a_counted_drop(self, tmp_path):
         (tmp_path / "day.irc").write_text(self.LOG)
         import_module("own_source")
-        from userdp.core.stages import NoProgress
+        from userdp.core.stages import Progress
         from userdp.data.sources import open_source
 
         source, tally = open_source([str(tmp_path)]), Tally()
-        records = list(source.records(tally, NoProgress()))
+        records = list(source.records(tally, Progress()))
         assert [(one.user, one.text) for one in records] == [
             (b"ana", b"good morning"), (b"ben", b"hello ana"), (b"ana", b"bye"),
         ]  # fmt: skip

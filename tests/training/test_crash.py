@@ -22,7 +22,7 @@ from userdp.claims import claim
 from userdp.claims.weights import digest_of
 from userdp.core.errors import FailureError, Interrupted, UseError
 from userdp.core.interrupts import are_held
-from userdp.core.stages import NoProgress
+from userdp.core.stages import Progress
 from userdp.ledger import RunFolder, StoreLedger, admission
 from userdp.ledger.lines import Settle
 from userdp.ledger.run_ledger import RunRecord, is_finished
@@ -142,7 +142,7 @@ SIX = uls_plan(steps=6)
 RARELY = replace(CONFIG, checkpoint_every=1000, checkpoint_seconds=1e6)
 
 
-class SignalIn(NoProgress):
+class SignalIn(Progress):
     """Sends a signal in the middle of a step: when the gradient of ``step`` is computed."""
 
     def __init__(self, monkeypatch, step, number=signal.SIGINT):

@@ -14,7 +14,7 @@ from userdp.claims import Claim, claim
 from userdp.core import files
 from userdp.core.codec import encode, plain
 from userdp.core.errors import UseError
-from userdp.core.stages import NoProgress, Progress
+from userdp.core.stages import Progress
 from userdp.core.vocabulary import require_count
 from userdp.data.strategy import Strategy
 from userdp.data.user_store import UserStore
@@ -124,7 +124,7 @@ def audit_run(
         config=quiet(train_config(options.get("learning", {})), trained_by.steps),
         place=run / FOLDER,
         device=device,
-        progress=progress or NoProgress(),
+        progress=progress or Progress(),
     )
     like.clean()
     found: dict[str, Any] = {"inference": None, "references": None}

@@ -37,7 +37,7 @@ from userdp.auditing.membership import FreshText, fresh_examples
 from userdp.core import files
 from userdp.core.codec import digest
 from userdp.core.errors import UseError
-from userdp.core.stages import NoProgress, Progress
+from userdp.core.stages import Progress
 from userdp.data.contents import TokenRows
 from userdp.data.records import Tally
 from userdp.data.splits import Split
@@ -92,7 +92,7 @@ class Repetition:
             out=out,
             # The δ was judged when the audited run began.
             options=RunOptions(device=self.device, allow_large_delta=True),
-            progress=progress or NoProgress(),
+            progress=progress or Progress(),
             watched=watched,
         )
 

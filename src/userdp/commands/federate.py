@@ -13,7 +13,7 @@ from userdp.core.codec import encode
 from userdp.core.environment import library
 from userdp.core.errors import warn
 from userdp.core.interrupts import told
-from userdp.core.stages import NoProgress, Progress
+from userdp.core.stages import Progress
 from userdp.data.records import Record, Tally
 from userdp.data.sources import InputOptions, open_source
 from userdp.data.sources.conversations import template_of
@@ -129,7 +129,7 @@ def federate(
 def _records(data: Any, options: SourceOptions) -> list[Record]:
     """The records that ``data`` names; the operator reads how many were dropped, and why."""
     source, tally = open_source([str(data)], options=options), Tally()
-    records = list(source.records(tally, NoProgress()))
+    records = list(source.records(tally, Progress()))
     for reason, count in tally.drops.items():
         say(f"operator-only: {count} records dropped: {reason}")
     return records

@@ -39,7 +39,7 @@ def say(message: str) -> None:
     tqdm.write(message, file=sys.stderr)
 
 
-class StageBar:
+class StageBar(Progress):
     """`userdp.core.stages.Progress` as one bar of tqdm for each stage.
 
     A stage of unknown size shows no number: how many people are asked may be nobody's to know.

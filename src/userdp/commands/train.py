@@ -12,11 +12,11 @@ from userdp.commands.arguments import Section, divided
 from userdp.core.clip import AdaptiveClipping, Clip
 from userdp.core.codec import encode
 from userdp.core.errors import UseError, warn
+from userdp.core.stages import Progress
 from userdp.training.config import PlainPlan, RunOptions, TrainConfig, changed, train_config
 
 if TYPE_CHECKING:  # what the help does not need is imported where it is used
     from userdp.claims import Claim
-    from userdp.core.stages import Progress
     from userdp.data.user_store import UserStore
     from userdp.plans import Plan
     from userdp.plans.proposal import Proposal
@@ -148,7 +148,6 @@ def train(
     """
     from userdp.claims import claim
     from userdp.commands.progress import shown
-    from userdp.core.stages import NoProgress
     from userdp.data.integrity import require_intact
     from userdp.data.user_store import UserStore
     from userdp.ledger import StoreLedger
@@ -182,7 +181,7 @@ def train(
             return {"store": str(people.path), "declared": True}
         _announce_claim(people, chosen, learned, run, digest)
     how: dict[str, Any] = {"options": run, "resume": resume, "dry_run": dry_run}
-    with joined() as world, shown(progress if world.rank == 0 else NoProgress()) as bar:
+    with joined() as world, shown(progress if world.rank == 0 else Progress()) as bar:
         if run.verify:
             world.on_rank_zero(lambda: require_intact(people, quick=False, progress=bar))
         begin = time.monotonic()

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Protocol
 
-
-class Progress(Protocol):
-    """What long operations call; `userdp.commands.progress` shows it."""
+class Progress:
+    """What long operations call. It tells nobody; `userdp.commands.progress` shows it."""
 
     def stage(self, name: str, total: int | None, *, unit: str = "") -> None:
         """Begin a new stage.
@@ -21,17 +19,7 @@ class Progress(Protocol):
         """The present stage stands at ``done`` units."""
 
 
-class NoProgress:
-    """Tells nobody."""
-
-    def stage(self, name: str, total: int | None, *, unit: str = "") -> None:
-        """Do nothing."""
-
-    def at(self, done: int) -> None:
-        """Do nothing."""
-
-
-class Uncounted(NoProgress):
+class Uncounted(Progress):
     """Tells which stage an operation is in, and no number of it.
 
     Guarantee: what ``to`` is told depends on no private count. An operation that answers under

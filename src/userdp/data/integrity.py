@@ -12,7 +12,7 @@ from pathlib import Path
 
 from userdp.core.errors import UseError, kind_of
 from userdp.core.files import digest_of_file
-from userdp.core.stages import NoProgress, Progress
+from userdp.core.stages import Progress
 from userdp.data.meta import Seal, StoreMeta, read_meta
 from userdp.data.user_store import UserStore
 
@@ -42,7 +42,7 @@ def verify_store(
         UseError: no store is at ``path``, or it is of another version.
     """
     meta = read_meta(path)
-    return tuple(_differences(path, meta, quick=quick, progress=progress or NoProgress()))
+    return tuple(_differences(path, meta, quick=quick, progress=progress or Progress()))
 
 
 def require_intact(
@@ -64,7 +64,7 @@ def require_intact(
                 "charged for what others wrote",
                 hint="open it again",
             )
-        wrong = next(_differences(path, meta, quick=quick, progress=progress or NoProgress()), None)
+        wrong = next(_differences(path, meta, quick=quick, progress=progress or Progress()), None)
         if wrong is None:
             return
         if read_meta(path).generation == meta.generation:  # else it changed meanwhile

@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 
 from userdp.core.errors import UseError
 from userdp.core.files import OPERATOR_FILE, whole_file, write_json
-from userdp.core.stages import NoProgress, Progress
+from userdp.core.stages import Progress
 from userdp.core.vocabulary import require_count
 from userdp.data.arrow_files import pieces
 from userdp.data.records import Drop
@@ -202,7 +202,7 @@ def filter_file(
     # Which documents are left is an exact function of the private text: the operator's alone.
     with whole_file(out, mode=OPERATOR_FILE) as file:
         with gzip.open(file, "wb") if out.name.endswith(".gz") else nullcontext(file) as sink:
-            documents = _lines(source, progress or NoProgress())
+            documents = _lines(source, progress or Progress())
             for document in remove_overlap(documents, private, public, counts=counts):
                 sink.write(json.dumps(document, ensure_ascii=True).encode() + b"\n")
         provenance = {

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from userdp.core.errors import FailureError, UseError, kind_of
-from userdp.core.stages import NoProgress, Progress
+from userdp.core.stages import Progress
 from userdp.core.vocabulary import require_count, require_fraction
 from userdp.data.examples import ahead, first_parts, tokenized, write_examples
 from userdp.data.grouping import MEMORY_LIMIT, Grouping, GroupingEngine
@@ -153,7 +153,7 @@ def _fill(
     progress: Progress | None = None,
 ) -> StoreMeta:
     """All stages, from a source into a writer; ``bound`` is `prepare_store`'s records_per_user."""
-    tally, rule, progress = Tally(), SplitRule(split), progress or NoProgress()
+    tally, rule, progress = Tally(), SplitRule(split), progress or Progress()
     held_out, loss_mask = writer.meta.held_out_users, writer.meta.loss_mask
     tokens = partial(tokenized, tokenizer=writer.tokenizer, loss_mask=loss_mask)
     with tempfile.TemporaryDirectory(prefix=WORKING, dir=writer.folder) as folder:

@@ -15,7 +15,7 @@ from safetensors.numpy import save
 
 from userdp.core.errors import UseError
 from userdp.core.files import append_line, write_file
-from userdp.core.stages import NoProgress, Progress
+from userdp.core.stages import Progress
 from userdp.federated.federation_plan import FederationPlan
 
 Weights = dict[str, NDArray[np.float32]]
@@ -80,7 +80,7 @@ def run_rounds(
         ask: asks the silos of a round.
         progress: is told how many rounds are done.
     """
-    kept, done, shown = folder / MODEL_FILE, 0, progress or NoProgress()
+    kept, done, shown = folder / MODEL_FILE, 0, progress or Progress()
     if kept.exists():
         weights, done = load_weights(kept)
     shown.stage("federate", plan.rounds, unit="round")

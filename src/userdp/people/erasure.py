@@ -13,7 +13,7 @@ from pathlib import Path
 
 from userdp.claims.descent import run_lineage
 from userdp.core.errors import FailureError, UseError
-from userdp.core.stages import NoProgress, Progress
+from userdp.core.stages import Progress
 from userdp.data.example_scores import is_scores
 from userdp.data.store_folder import changing, remembered
 from userdp.data.user_store import UserStore
@@ -133,7 +133,7 @@ def forget_user(
             )
         references = [run.folder.path / _REFERENCES for run in runs]
         removed = [*weights, *(place for place in references if place.exists()), *scores]
-        (progress or NoProgress()).stage("erasing", None)
+        (progress or Progress()).stage("erasing", None)
         erase_user(store, statement.row, remove=removed)
         late = open_runs(ledger.runs)
     if late:

@@ -23,7 +23,7 @@ from userdp.core import files
 from userdp.core.codec import encode
 from userdp.core.errors import FailureError, UseError
 from userdp.core.interrupts import told
-from userdp.core.stages import NoProgress, Progress
+from userdp.core.stages import Progress
 from userdp.data.integrity import require_intact
 from userdp.data.user_store import UserStore
 from userdp.ledger import RunFolder, RunRecord, StoreLedger, lines
@@ -144,7 +144,7 @@ def run_sweep(
         else:
             folder.begin(request, digest)
         files.sweep(out)
-        shown = progress or NoProgress()
+        shown = progress or Progress()
         return _Sweep(store=store, folder=folder, device=device, shown=shown).run()
 
 

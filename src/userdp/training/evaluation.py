@@ -10,7 +10,7 @@ from typing import Any
 
 from userdp.claims import Lineage, claim
 from userdp.core.errors import UseError
-from userdp.core.stages import NoProgress, Progress, Uncounted
+from userdp.core.stages import Progress, Uncounted
 from userdp.core.vocabulary import require_positive
 from userdp.data.splits import Split
 from userdp.data.user_store import UserStore
@@ -130,7 +130,7 @@ def release_evaluation(
     widest = DEFAULT_BOUND if difference_bound is None else difference_bound
     require_positive("difference_bound", widest, at_most=1e6)
     models = released_models(folder, store, with_base=with_base, device=computes)
-    Uncounted(progress or NoProgress()).stage("evaluate", None)
+    Uncounted(progress or Progress()).stage("evaluate", None)
     values = {of: user_losses(model, store, split, batch=batch) for of, model in models.items()}
     released = release_losses(
         store,

@@ -19,7 +19,7 @@ from torch import nn
 from userdp.core import files, interrupts
 from userdp.core.codec import digest, encode
 from userdp.core.errors import UseError, warn
-from userdp.core.stages import NoProgress, Progress
+from userdp.core.stages import Progress
 from userdp.data.splits import Split
 from userdp.data.user_store import UserStore
 from userdp.gradients.shards import reshard, shard
@@ -182,7 +182,7 @@ def train(
             opened = True
             if watched is not None and isinstance(run, PrivateRun):
                 watched(run, model)
-            _take_steps(run, training, config, options, signals, progress or NoProgress())
+            _take_steps(run, training, config, options, signals, progress or Progress())
     return None
 
 

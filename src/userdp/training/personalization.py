@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from userdp.core.errors import UseError
-from userdp.core.stages import NoProgress, Progress
+from userdp.core.stages import Progress
 from userdp.core.vocabulary import require_count, require_positive
 from userdp.data.splits import Split
 from userdp.data.user_store import StoreSplit, UserStore
@@ -118,7 +118,7 @@ def personalize(
     start = [weight.detach().clone() for weight in weights]
     before, tokens = np.zeros(len(users)), np.zeros(len(users), dtype=np.int64)
     after = np.zeros((len(how.learning_rate), len(users)))
-    shown = progress or NoProgress()
+    shown = progress or Progress()
     shown.stage("personalize", len(users))
     device = next(model.parameters()).device
     model.eval()

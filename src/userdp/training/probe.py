@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from userdp.core.errors import UseError
-from userdp.core.stages import NoProgress, Progress, Uncounted
+from userdp.core.stages import Progress, Uncounted
 from userdp.core.vocabulary import require_count
 from userdp.data.splits import Split
 from userdp.data.user_store import StoreSplit, UserStore
@@ -123,7 +123,7 @@ def probe_store(
     of_users, of_examples = torch.zeros(0, len(grid)), torch.zeros(0)
     if len(chosen):
         units = draw_units(split, chosen, most=grid[-1], draw=draw).to(computes)
-        shown = Uncounted(progress or NoProgress()) if under_dp else progress or NoProgress()
+        shown = Uncounted(progress or Progress()) if under_dp else progress or Progress()
         shown.stage("probe", len(grid) + 1)
         loss = build_loss(config, model)
         of_users, of_examples = probe_norms(model, loss, units, grid, done=shown.at)

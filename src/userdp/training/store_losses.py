@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from userdp.core.codec import canonical
 from userdp.core.errors import UseError
 from userdp.core.files import require_new
-from userdp.core.stages import NoProgress, Progress
+from userdp.core.stages import Progress
 from userdp.core.vocabulary import require_count
 from userdp.data.arrow_files import members_of
 from userdp.data.example_scores import write_scores
@@ -181,7 +181,7 @@ def evaluate(
     part = store.split(split)
     chosen = users_by_hash(part, most_users)
     users, examples = rows_of(part, chosen)
-    shown = progress or NoProgress()
+    shown = progress or Progress()
     shown.stage("evaluate", len(users))
     losses, targets = split_losses(
         model, part, users, examples, loss=loss, batch=batch, done=shown.at
@@ -339,7 +339,7 @@ def score_store(
             hint="score with a model of public data, such as --model bundled",
         )
     StoreLedger(store.path).look("score")
-    shown = progress or NoProgress()
+    shown = progress or Progress()
     shown.stage("score", len(users))
     scorer = scorer.to(computes)
     losses, targets = split_losses(scorer, part, users, examples, batch=batch, done=shown.at)

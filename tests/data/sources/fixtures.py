@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from userdp.core.stages import NoProgress
+from userdp.core.stages import Progress
 from userdp.data.records import Drop, Record, Tally
 from userdp.data.sources import SourceOptions, open_source
 
@@ -60,7 +60,7 @@ def read(*paths: Any, kind: str | None = None, **options: Any) -> tuple[list[Rec
     """The records of a source, and its books."""
     tally = Tally()
     source = open_source([str(p) for p in paths], kind=kind, options=SourceOptions(**options))
-    return list(source.records(tally, NoProgress())), tally
+    return list(source.records(tally, Progress())), tally
 
 
 def pairs(records: Sequence[Record]) -> list[tuple[str, str]]:

@@ -10,7 +10,7 @@ import pytest
 
 from tests.data.sources import fixtures
 from userdp.core.errors import UseError
-from userdp.core.stages import NoProgress
+from userdp.core.stages import Progress
 from userdp.data.records import Drop, Tally
 from userdp.data.sources import SourceOptions, open_source
 
@@ -102,7 +102,7 @@ def test_the_standard_library_has_the_topics_of_pydoc():
     assert not any("test" in module.split(".") for module in files)
     assert {"json.decoder", "pydoc_data.topics", "asyncio.tasks"} <= set(files)
     only = {"pydoc_data.topics": files["pydoc_data.topics"]}
-    topics = list(replace(source, places=(only,)).records(Tally(), NoProgress()))
+    topics = list(replace(source, places=(only,)).records(Tally(), Progress()))
     assert len(topics) > 50
     assert any(b"assert" in record.text for record in topics)
 

@@ -34,7 +34,7 @@ from tests.data.sources.fixtures import (
     write_stackoverflow,
 )
 from userdp.core.errors import UseError
-from userdp.core.stages import NoProgress
+from userdp.core.stages import Progress
 from userdp.data.records import Drop, Tally
 from userdp.data.sources import SourceOptions, memory, open_source
 
@@ -367,7 +367,7 @@ def test_a_folders_files_are_read_in_order_capitals_too_hidden_ones_not_and_othe
 def test_progress_goes_on_from_file_to_file(tmp_path):
     places: list[int] = []
 
-    class Heard(NoProgress):
+    class Heard(Progress):
         def at(self, done):
             places.append(done)
 
@@ -404,7 +404,7 @@ def test_an_address_is_read_as_a_file_is(tmp_path):
 
 def in_memory(table, **options) -> list[tuple[str, str]]:
     source = memory.table_source(table, SourceOptions(**options))
-    return pairs(list(source.records(Tally(), NoProgress())))
+    return pairs(list(source.records(Tally(), Progress())))
 
 
 def test_tables_in_memory_are_read_by_their_columns():

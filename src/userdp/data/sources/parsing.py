@@ -11,7 +11,7 @@ from numbers import Integral
 from typing import Any
 
 from userdp.core.errors import UseError
-from userdp.core.stages import NoProgress, Progress
+from userdp.core.stages import Progress
 from userdp.data.records import Drop, Record
 from userdp.data.sources.input_files import GENERATED
 from userdp.data.sources.source import Entry, InputOptions, Source, SourceOptions
@@ -57,7 +57,7 @@ class Table(Source):
     def first_fields(self) -> Iterator[Collection[str]]:
         """The names of the fields of the first rows of the first places."""
         for place in self.places[:_PLACES_LOOKED_AT]:
-            rows = replace(self, places=(place,)).rows(NoProgress(), None)
+            rows = replace(self, places=(place,)).rows(Progress(), None)
             yield from (
                 row.keys() for row in islice(rows, _ROWS_LOOKED_AT) if isinstance(row, dict)
             )
