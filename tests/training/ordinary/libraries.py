@@ -29,22 +29,11 @@ def gpt2(vocabulary, **changes):
     return transformers.GPT2LMHeadModel(transformers.GPT2Config(**shape))
 
 
-def of_kind(kind, vocabulary, **changes):
-    shape = {"vocab_size": vocabulary, "hidden_size": 16, "num_hidden_layers": 2}
-    shape |= {"num_attention_heads": 2, "max_position_embeddings": LONGEST, **changes}
-    shape |= {"bos_token_id": 0, "eos_token_id": 0, "pad_token_id": 0}
-    config = transformers.AutoConfig.for_model(kind, **shape)
-    return transformers.AutoModelForCausalLM.from_config(config)
-
-
 def llama(vocabulary):
-    return of_kind("llama", vocabulary, intermediate_size=32, num_key_value_heads=1)
-
-
-def resized(vocabulary):
-    model = gpt2(vocabulary - 5)
-    model.resize_token_embeddings(vocabulary)
-    return model
+    shape = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
+    shape |= {"max_position_embeddings": LONGEST, "intermediate_size": 32, "num_key_value_heads": 1}
+    shape |= {"vocab_size": vocabulary, "bos_token_id": 0, "eos_token_id": 0, "pad_token_id": 0}
+    return transformers.LlamaForCausalLM(transformers.LlamaConfig(**shape))
 
 
 def checkpointed(vocabulary):
@@ -65,11 +54,7 @@ HEAD = {"target_modules": ["c_attn"], "modules_to_save": ["lm_head"]}
 models(
     BATCHES,
     gpt2_from_a_configuration=gpt2,
-    gpt2_without_dropout=partial(gpt2, resid_pdrop=0, embd_pdrop=0, attn_pdrop=0),
     llama_from_a_configuration=llama,
-    opt_from_a_configuration=partial(of_kind, "opt", ffn_dim=32, word_embed_proj_dim=16),
-    gpt_neox_from_a_configuration=partial(of_kind, "gpt_neox", intermediate_size=32),
-    embeddings_resized=resized,
     gradient_checkpointing_enable=checkpointed,
     lora_on_all_linear_layers=adapted(
         llama, peft.LoraConfig(r=4, target_modules="all-linear", lora_dropout=0.05)

@@ -1,6 +1,5 @@
 """Losses of one's own."""
 
-import copy
 from functools import partial
 
 import pandas as pd
@@ -34,19 +33,6 @@ def labels_of_minus_100(model, input_ids, lengths):
     labels = input_ids.masked_fill(~real, -100)
     losses = entropies(model(input_ids), labels, ignore_index=-100)
     return losses.sum(1) / (labels[:, 1:] != -100).sum(1).clamp(min=1)
-
-
-def a_penalty_on_logits(model, input_ids, lengths):
-    logits = model(input_ids)[:, :-1]
-    sums = logits.logsumexp(-1)
-    picked = logits.gather(-1, input_ids[:, 1:, None]).squeeze(-1)
-    return row_means(sums - picked + 1e-4 * sums**2, lengths)
-
-
-def focal(model, input_ids, lengths):
-    logs = model(input_ids)[:, :-1].log_softmax(-1)
-    picked = torch.gather(logs, 2, input_ids[:, 1:].unsqueeze(2)).squeeze(2)
-    return row_means(-((1 - picked.exp()) ** 2) * picked, lengths)
 
 
 class AsAModule(nn.Module):
@@ -90,8 +76,6 @@ for a_loss, expected in (
     (label_smoothing, BATCHES),
     (a_flattened_loss, BATCHES),
     (labels_of_minus_100, BATCHES),
-    (a_penalty_on_logits, BATCHES),
-    (focal, BATCHES),
     (in_bfloat16_autocast, BATCHES),
     (one_number_for_the_batch, "per row|each row|row's loss|shape"),
     (a_loss_of_fixed_rows, "one number per row|size"),
@@ -125,16 +109,3 @@ def weights_from_a_pandas_frame(vocabulary):
         return row_means(entropies(model(input_ids), input_ids) * weight[input_ids[:, 1:]], lengths)
 
     return Script(model=Language(vocabulary, MinGPT()), loss=loss)
-
-
-@script(BATCHES)
-def a_base_to_stay_near(vocabulary):
-    model = Language(vocabulary, MinGPT(0.0))
-    base = copy.deepcopy(model).requires_grad_(False)
-
-    def loss(model, input_ids, lengths):
-        found, before = model(input_ids), base(input_ids)
-        near = (found.softmax(-1) - before.softmax(-1)).square().sum(-1)[:, :-1]
-        return row_means(entropies(found, input_ids) + 0.1 * near, lengths)
-
-    return Script(model=model, loss=loss)

@@ -26,25 +26,9 @@ from tests.training.ordinary.script import (
 )
 
 
-def causal(length: int, device):
-    return torch.triu(torch.ones(length, length, device=device), 1).bool()
-
-
 @script(BATCHES)
 def a_table_of_bigrams(vocabulary):
     return Script(model=nn.Embedding(vocabulary, vocabulary), loss=next_tokens)
-
-
-class MultiHead(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.norm = nn.LayerNorm(WIDTH)
-        self.attention = nn.MultiheadAttention(WIDTH, HEADS, batch_first=True)
-
-    def forward(self, x):
-        h = self.norm(x)
-        mask = causal(x.shape[1], x.device)
-        return x + self.attention(h, h, h, attn_mask=mask, need_weights=False)[0]
 
 
 class Encoder(nn.Module):
@@ -180,15 +164,6 @@ def weights_tied_by_hand(vocabulary):
     return Script(model=model, loss=next_tokens)
 
 
-class Alibi(MinGPT):
-    def forward(self, x):
-        places = torch.arange(x.shape[1])
-        slopes = -(places[:, None] - places).abs() / 8
-        scores = self.norm(x) @ x.transpose(1, 2) + slopes
-        scores = scores.masked_fill(causal(x.shape[1], x.device), -torch.inf)
-        return x + self.out(F.softmax(scores, dim=-1) @ x)
-
-
 class Dropped(nn.Module):
     """Stochastic depth: a whole layer is left out, by one coin for all rows."""
 
@@ -260,14 +235,12 @@ class Scaled(nn.Module):
 
 bodies(
     BATCHES,
-    nn_MultiheadAttention=MultiHead,
     nn_TransformerEncoder=Encoder,
     minGPT_with_dropout=lambda: nn.Sequential(MinGPT(), MinGPT()),
     rotary_table_kept_in_an_attribute=Llamalike,
     a_mask_cached_by_lru_cache=Masked,
     a_module_that_counts_its_calls=Counts,
     causal_convolutions=lambda: nn.Sequential(Convolved(), Convolved()),
-    alibi_slopes=Alibi,
     experts_that_are_all_asked=SoftExperts,
     checkpointing=lambda: Checkpointed(reentrant=False),
     weight_norm=lambda: nn.utils.parametrizations.weight_norm(nn.Linear(WIDTH, WIDTH)),
