@@ -20,7 +20,6 @@ from tests.training.ordinary.script import (
     row_means,
     script,
 )
-from userdp.gradients import causal_lm_loss
 
 
 def gpt2(vocabulary, **changes):
@@ -82,20 +81,6 @@ def a_loss_on_hidden_states_too(vocabulary):
 
 
 @script(BATCHES)
-def a_schedule(vocabulary):
-    made = []
-
-    def optimizer(model):
-        made.append(torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9))
-        return made[0]
-
-    def follow():
-        torch.optim.lr_scheduler.LambdaLR(made[0], lambda step: 0.9**step).step()
-
-    return Script(model=gpt2(vocabulary), optimizer=optimizer, after_step=follow)
-
-
-@script(BATCHES)
 def a_moving_average_of_weights(vocabulary):
     model = Language(vocabulary, MinGPT())
     follow = partial(torch.optim.swa_utils.AveragedModel(model).update_parameters, model)
@@ -105,14 +90,3 @@ def a_moving_average_of_weights(vocabulary):
 @script("LBFGS|closure")
 def lbfgs(vocabulary):
     return Script(model=gpt2(vocabulary), optimizer=lambda m: torch.optim.LBFGS(m.parameters()))
-
-
-@script(BATCHES)
-def groups_of_parameters(vocabulary):
-    def optimizer(model):
-        vectors = [p for p in model.parameters() if p.dim() < 2]
-        tables = [p for p in model.parameters() if p.dim() >= 2]
-        groups = [{"params": vectors, "weight_decay": 0.0}, {"params": tables}]
-        return torch.optim.AdamW(groups, lr=1e-3)
-
-    return Script(model=gpt2(vocabulary), loss=causal_lm_loss, optimizer=optimizer)

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from tests.training.ordinary.own_modules import MinGPT
-from tests.training.ordinary.script import BATCHES, SCRIPTS, Language, Script, row_means, script
+from tests.training.ordinary.script import BATCHES, Language, Script, bodies, row_means, script
 
 
 def entropies(logits, input_ids, **options):
@@ -65,13 +65,6 @@ def tokens_of_the_whole_batch(model, input_ids, lengths):
     return (losses * real).sum(1) / real.sum()
 
 
-def with_loss(expected, name, loss):
-    def make(vocabulary):
-        return Script(model=Language(vocabulary, MinGPT()), loss=loss)
-
-    SCRIPTS[name.replace("_", " ")] = make, expected
-
-
 for a_loss, expected in (
     (label_smoothing, BATCHES),
     (a_flattened_loss, BATCHES),
@@ -81,9 +74,9 @@ for a_loss, expected in (
     (a_loss_of_fixed_rows, "one number per row|size"),
     (tokens_of_the_whole_batch, "own count of targets|depend on the data of the others"),
 ):
-    with_loss(expected, a_loss.__name__, a_loss)
-with_loss(BATCHES, "a_partial", partial(label_smoothing, smoothing=0.2))
-with_loss(BATCHES, "a_loss_that_is_a_module", AsAModule())
+    bodies(expected, a_loss, **{a_loss.__name__: MinGPT})
+bodies(BATCHES, partial(label_smoothing, smoothing=0.2), a_partial=MinGPT)
+bodies(BATCHES, AsAModule(), a_loss_that_is_a_module=MinGPT)
 
 
 @script(BATCHES)

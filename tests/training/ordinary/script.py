@@ -8,9 +8,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from userdp.gradients import Loss, causal_lm_loss
+from userdp.gradients import Loss, causal_lm_loss, trainable_parameters
 
 WIDTH, HEADS, LONGEST = 16, 2, 16
+
+
+def adamw(model: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(trainable_parameters(model).values(), lr=1e-3)
 
 
 @dataclass(kw_only=True)
@@ -26,7 +30,7 @@ class Script:
 
     model: nn.Module
     loss: Loss = causal_lm_loss
-    optimizer: Callable[[nn.Module], torch.optim.Optimizer] | None = None
+    optimizer: Callable[[nn.Module], torch.optim.Optimizer] = adamw
     after_step: Callable[[], object] = lambda: None
 
 
@@ -52,24 +56,24 @@ def script(expected: str) -> Callable[[Make], Make]:
     return register
 
 
-def models(expected: str, **made: Callable[[int], nn.Module]) -> None:
+def models(expected: str, loss: Loss = causal_lm_loss, **made: Callable[[int], nn.Module]) -> None:
     """Register a script for each model of a vocabulary's size, under the model's name."""
     for name, model in made.items():
 
         def make(vocabulary: int, model: Callable[[int], nn.Module] = model) -> Script:
-            return Script(model=model(vocabulary))
+            return Script(model=model(vocabulary), loss=loss)
 
         SCRIPTS[name.replace("_", " ")] = make, expected
 
 
-def bodies(expected: str, **made: Callable[[], nn.Module]) -> None:
+def bodies(expected: str, loss: Loss | None = None, **made: Callable[[], nn.Module]) -> None:
     """Register a script of `Language` around each body, under the body's name."""
     for name, body in made.items():
 
-        def make(vocabulary: int, body: Callable[[], nn.Module] = body) -> Script:
-            return Script(model=Language(vocabulary, body()), loss=next_tokens)
+        def model(vocabulary: int, body: Callable[[], nn.Module] = body) -> nn.Module:
+            return Language(vocabulary, body())
 
-        SCRIPTS[name.replace("_", " ")] = make, expected
+        models(expected, loss or next_tokens, **{name: model})
 
 
 def row_means(token_losses: Tensor, lengths: Tensor) -> Tensor:

@@ -28,12 +28,7 @@ def test_a_script(name, store, tmp_path):
     torch.manual_seed(0)
     script = make(store.meta.vocab_size)
     model = script.model.train()
-    if script.optimizer is None:
-        optimizer: torch.optim.Optimizer = torch.optim.AdamW(
-            trainable_parameters(model).values(), lr=1e-3
-        )
-    else:
-        optimizer = script.optimizer(model)
+    optimizer = script.optimizer(model)
     before = {n: p.detach().clone() for n, p in trainable_parameters(model).items()}
 
     def trained() -> int:
