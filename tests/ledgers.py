@@ -56,15 +56,14 @@ def run_with(
         assert plan is not None
         ledger.attempt(StepRecord.of_plan(plan, noise_sampler=noise_sampler))
     if finished:
-        digest = None if plan is None else plan.digest
-        finish(ledger, {"weights": None, "plan": digest, "train": None})
+        finish(ledger)
     ledger.close()
     return folder
 
 
-def finish(ledger: RunLedger, digests: dict[str, str | None], **facts: Any) -> None:
+def finish(ledger: RunLedger, **facts: Any) -> None:
     """End a run as planned."""
-    ledger.append(Finish(attempts=ledger.attempts, digests=digests, **facts))
+    ledger.append(Finish(attempts=ledger.attempts, **facts))
 
 
 def entries(path: Path) -> list[dict[str, Any]]:

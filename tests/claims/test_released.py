@@ -85,8 +85,7 @@ def test_what_no_line_binds_is_told_and_is_no_problem(folder):
         describe(place, Lineage())
     ledger = begun(folder.ledger, plan)
     assert any("is not finished" in note for note in verify(folder.path).notes)
-    digests = {"weights": digest_of(folder.model), "train": None}
-    finish(ledger, digests, files=bound_files(folder))
+    finish(ledger, weights=(digest_of(folder.model),), files=bound_files(folder))
     (folder.model / "README.md").write_text("a word")
     beside, _ = verify(folder.path).notes
     assert "README.md" in beside
@@ -96,8 +95,7 @@ def test_weights_that_came_after_the_end_have_no_claim_and_do_not_leave(folder, 
     """A merging tool writes its own, and captions or tags into their metadata."""
     describe(folder.model, Lineage())
     shutil.rmtree(folder.adapter)
-    digests = {"weights": digest_of(folder.model), "train": None}
-    finish(begun(folder.ledger, uls_plan()), digests)
+    finish(begun(folder.ledger, uls_plan()), weights=(digest_of(folder.model),))
     assert any("does not speak of the weights" in one for one in verify(folder.path).problems)
     out = tmp_path / "out"
     out.mkdir()

@@ -33,7 +33,7 @@ LINES = [
     lines.OpenBudget(run_id="b", filter=RenyiFilter.opened(epsilon=8.0, delta=1e-5), when="now"),
     lines.Begin(run_id="r", plan=PLAN, facts={"seq_len": 8}, lineage={}),
     lines.Attempt(step=StepRecord.of_plan(PLAN)),
-    lines.Finish(attempts=3, digests={"weights": None}, files={"model/config.json": "d"}),
+    lines.Finish(attempts=3, weights=("w",), files={"model/config.json": "d"}),
     lines.Saved(files={"model/config.json": "e"}),
     lines.Chosen(runs=2, looks=("train",)),
     lines.ReleaseLoss(split="train", epsilon=0.5, query_ids=("q",), told={"epsilon": 0.5}),

@@ -43,8 +43,7 @@ def test_what_was_put_into_a_trials_model_does_not_come_with_the_winner(tmp_path
     run, winner = folder.run(1), RunFolder(tmp_path / "winner")
     run.model.mkdir(parents=True)
     (run.model / "config.json").write_text("{}")
-    digests = {"weights": None, "plan": None, "train": None}
-    finish(begun(run.ledger, None), digests, files=bound_files(run))
+    finish(begun(run.ledger, None), files=bound_files(run))
     if how == "added":
         (run.model / "README.md").write_text("a word")
         copy_released(run, winner)

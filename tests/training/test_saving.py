@@ -42,7 +42,7 @@ def settled_with(run):
     """The digests of a finished run's last line, after its files were held against the ledger."""
     assert verify(run).problems == ()
     (line,) = (line for line in lines(run / "ledger.jsonl") if line["kind"] == "finish")
-    return line["digests"]
+    return line["weights"]
 
 
 def test_a_saved_model_is_the_settled_one_and_its_folder_is_whole(store, tmp_path):
@@ -53,7 +53,7 @@ def test_a_saved_model_is_the_settled_one_and_its_folder_is_whole(store, tmp_pat
     assert torch.equal(weights(read), weights(model))
     assert tokenizer("w3 w1")["input_ids"] == [5, 3]
     (released,) = StoreLedger(store.path).history().released
-    assert released.weights == settled_with(run)["weights"] == digest_of(run / "model")
+    assert [released.weights] == settled_with(run) == [digest_of(run / "model")]
     assert claim(run).guarantee == uls_plan(steps=2).guarantee()
 
 
@@ -66,8 +66,7 @@ def test_a_model_with_adapters_is_saved_apart_and_merged_and_stays_as_it_is(stor
     adapter = load_file(run / "adapter" / "adapter_model.safetensors")
     assert all("lora_" in name for name in adapter)
     assert any(bool(value.any()) for name, value in adapter.items() if "lora_B" in name)
-    assert settled_with(run)["weights"] == digest_of(run / "model")
-    assert settled_with(run)["adapter"] == digest_of(run / "adapter")
+    assert settled_with(run) == [digest_of(run / "adapter"), digest_of(run / "model")]
 
 
 def test_a_module_of_any_kind_is_saved_and_its_lineage_is_known(store, tmp_path):
@@ -75,7 +74,7 @@ def test_a_module_of_any_kind_is_saved_and_its_lineage_is_known(store, tmp_path)
     trained(model, store, run, loss=on_selected)
     load_model(again, run / "model" / "model.safetensors")
     assert torch.equal(weights(again), weights(model))
-    assert settled_with(run)["weights"] == digest_of(run / "model")
+    assert settled_with(run) == [digest_of(run / "model")]
     with pytest.raises(UseError, match="no model of transformers") as caught:
         require_released(RunFolder(run))
     assert "safetensors.torch.load_model" in caught.value.hint
@@ -98,7 +97,7 @@ def test_save_after_the_block_writes_the_settled_weights_and_no_others(store, tm
     with pytest.raises(UseError, match="not those that the run settled with"):
         private.save()
     assert digest_of(run / "model") == settled, "what was there is left alone"
-    assert settled_with(run)["weights"] == settled
+    assert settled_with(run) == [settled]
 
 
 @pytest.mark.parametrize("targets", [["wte"], ["lm_head"]])
@@ -139,7 +138,7 @@ def test_adapters_that_cannot_be_merged_are_released_alone(store, begin, tmp_pat
         with pytest.warns(userdp.UserdpWarning, match="only the adapters are released"):
             assert private.save() == run / "adapter"
     assert not (run / "model").exists()
-    assert settled_with(run)["weights"] == digest_of(run / "adapter")
+    assert settled_with(run) == [digest_of(run / "adapter")]
     out = userdp.export(run, out=tmp_path / "out")["export"]
     assert (out / "adapter" / "adapter_model.safetensors").exists()
     assert verify(out).problems == ()

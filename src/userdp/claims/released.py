@@ -3,7 +3,8 @@
 A model is more than its weights. The tokenizer, the settings and a chat template hold words, and a
 word that somebody put there later would leave as part of a release that an ε covers. So a line of
 the run's ledger binds every file that lies in RUN/model and RUN/adapter when the run ends, or when
-its model is saved after that, by its SHA-256; and only bound files leave a run later.
+its model is saved after that, by its SHA-256; and only bound files leave a run later. The options
+in train.toml are bound with them.
 
 One file is not bound: ``userdp.json``, which says what the weights descend from. It is written anew
 where they come to descend from more (the winner of a tuning), and `userdp.claims.verify` holds it
@@ -39,7 +40,7 @@ def is_export(folder: Path) -> bool:
 
 
 def bound_files(folder: RunFolder) -> dict[str, str]:
-    """The digest of each file of the model and the adapters, by its place."""
+    """The digest of each file of the model and the adapters, and of the options, by its place."""
     return {place: files.digest_of_file(path) for place, path in _there(folder).items()}
 
 
@@ -51,8 +52,7 @@ def unbound(run: RunRecord) -> list[str]:
 def _there(folder: RunFolder) -> dict[str, Path]:
     return {
         path.relative_to(folder.path).as_posix(): path
-        for top in (folder.model, folder.adapter)
-        for path in sorted(top.rglob("*"))
+        for path in sorted((*folder.model.rglob("*"), *folder.adapter.rglob("*"), folder.train))
         if path.is_file() and path.name != LINEAGE
     }
 
@@ -88,11 +88,12 @@ def require_released_files(run: RunRecord) -> None:
 
     A run that is not finished, or whose model lies elsewhere, has nothing here to be compared.
     """
-    elsewhere = [top for top in (run.folder.model, run.folder.adapter) if not top.is_dir()]
+    folder = run.folder
+    elsewhere = [top for top in (folder.model, folder.adapter) if not top.is_dir()]
     here = {
         path: digest
         for path, digest in bound_by(run).items()
-        if not any(map(path.is_relative_to, elsewhere))
+        if not any(map(path.is_relative_to, (folder.train, *elsewhere)))
     }
     if problem := next(differences(here, run.path), None):
         raise UseError(

@@ -21,7 +21,6 @@ from userdp.claims.released import bound_by, differences, is_export, unbound
 from userdp.claims.statement import ENVELOPE, public_key, statement_differs, why_unsigned
 from userdp.claims.weights import LINEAGE, description_of, digest_of
 from userdp.claims.words import Claim
-from userdp.core import files
 from userdp.core.errors import UseError
 from userdp.core.vocabulary import Guarantee, round_up
 from userdp.ledger import RunRecord
@@ -138,11 +137,6 @@ def run_differs(run: RunRecord) -> tuple[str, ...]:
     models = (folder.path, folder.adapter)
     if not is_export(folder.path):
         models = (folder.model, folder.adapter)
-        train = files.digest_of_file(folder.train) if folder.train.is_file() else None
-        if finish is not None and train != finish.digests.get("train"):
-            problems.append(
-                f"the options in {folder.train} are not those that {run.path} speaks of"
-            )
         if _has_weights(folder.path):  # a trainer may write a model beside the ledger too
             problems += _described_otherwise(folder.path)
     for model in filter(_has_weights, models):

@@ -296,9 +296,9 @@ class Finish(Line):
 
     Args:
         attempts: steps that were charged.
-        digests: of the released ``weights``, of the ``plan``, of ``train`` (train.toml) and of the
-            ``adapter``'s weights; None for what is not there.
-        files: digest of each file of the released model, by its place in the folder.
+        weights: digests of the released weights, those of the adapters first.
+        files: digest of train.toml and of each file of the released model, by its place in the
+            folder.
         since: what the model descends from besides, as a plain lineage: what was released or
             shown while the run was open, and may have steered it.
     """
@@ -306,7 +306,7 @@ class Finish(Line):
     kind: ClassVar[str] = "finish"
 
     attempts: int
-    digests: Mapping[str, str | None]
+    weights: tuple[str, ...] = ()
     files: Mapping[str, str] = field(default_factory=dict)
     since: Plain | None = None
 

@@ -126,7 +126,7 @@ class RunRecord:
 
     @cached_property
     def files(self) -> Mapping[str, str]:
-        """The digest of each file of the released model, by its place: the ledger's last word."""
+        """The digest of each file that is bound, by its place: the ledger's last word."""
         bound = [line.files for line in self.rest if isinstance(line, Finish | Saved)]
         return bound[-1] if bound else {}
 
@@ -309,8 +309,10 @@ def append_saved(folder: RunFolder, bound: Mapping[str, str]) -> None:
         folder: of a finished run.
         bound: the digest of each file, by its place.
     """
-    if RunRecord.read(folder.ledger).files != bound:
-        journal.append(folder.ledger, lambda _: [Saved(files=bound)])
+    known, train = RunRecord.read(folder.ledger).files, folder.train.name
+    anew = {**bound, train: known[train]} if train in known else bound  # no save writes options
+    if anew != known:
+        journal.append(folder.ledger, lambda _: [Saved(files=anew)])
 
 
 def append_release(path: Path, told: Mapping[str, Any]) -> None:

@@ -147,7 +147,6 @@ class SweepFolder:
     ) -> None:
         copy_released(run, winner)
         shutil.copyfile(run.plan, winner.plan)
-        shutil.copyfile(run.train, winner.train)
         write_winner(
             run.ledger,
             winner.ledger,

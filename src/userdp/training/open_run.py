@@ -423,17 +423,12 @@ class OpenRun:
         Args:
             weights: the digest of the weights that were released, if they are known here.
         """
-        folder, plan = self.folder, self.ledger.plan
-        since = self.steering
+        folder, since = self.folder, self.steering
+        adapter = digest_of(folder.adapter) if folder.adapter.is_dir() else None
         self.ledger.append(
             Finish(
                 attempts=self.ledger.attempts,
-                digests={
-                    "weights": weights,
-                    "plan": None if plan is None else plan.digest,
-                    "train": files.digest_of_file(folder.train) if folder.train.exists() else None,
-                    "adapter": digest_of(folder.adapter) if folder.adapter.is_dir() else None,
-                },
+                weights=tuple(one for one in dict.fromkeys((adapter, weights)) if one),
                 files=bound_files(folder),
                 since=since.plain if since != Lineage() else None,
             )
@@ -470,10 +465,9 @@ def settle_finished(folder: RunFolder, store: StoreLedger) -> bool:
     run_id, history = run.run_id, store.history()
     if run_id in history.settled or run_id not in {*history.charges, *history.trials}:
         return False
-    digests, lineage = run.finish.digests, run_lineage(run).plain
-    released = dict.fromkeys((digests.get("adapter"), digests.get("weights")))
+    lineage = run_lineage(run).plain
     store.append(
-        *(Release(run_id=run_id, weights=one, lineage=lineage) for one in released if one),
+        *(Release(run_id=run_id, weights=one, lineage=lineage) for one in run.finish.weights),
         Settle(run_id=run_id, steps=run.attempts),  # last: what a kill leaves undone is done again
     )
     return True
