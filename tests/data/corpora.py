@@ -27,11 +27,9 @@ WORDS = [
 REAL_DATA = Path(__file__).parents[3] / "shared" / "data"
 
 
-def ListSource(held: Iterable[Record], public: bool = False, **flags: bool) -> Source:
+def ListSource(held: Iterable[Record], **flags: bool) -> Source:
     """Records from a list, as a source; also how little a source needs."""
-    return Source(
-        kind="list", places=(tuple(held),), read=lambda held, at: iter(held), public=public, **flags
-    )
+    return Source(kind="list", places=(tuple(held),), read=lambda held, at: iter(held), **flags)
 
 
 def corpus(users: int, seed: int = 0, *, longest: int = 40) -> dict[bytes, list[str]]:
@@ -56,16 +54,12 @@ def interleaved(texts: dict[bytes, list[str]], seed: int = 0) -> tuple[Record, .
 
 
 def prepared(
-    texts: dict[bytes, list[str]] | Sequence[Record],
-    out: Path,
-    *,
-    public: bool = False,
-    **options: Any,
+    texts: dict[bytes, list[str]] | Sequence[Record], out: Path, **options: Any
 ) -> UserStore:
     """The store of a corpus."""
     records = interleaved(texts) if isinstance(texts, dict) else tuple(texts)
     options = {"seq_len": 8, "held_out_users": 0.2, "held_out_examples": 0.2, **options}
-    prepare_store(ListSource(records, public), out, tokenizer=StoreTokenizer.load(), **options)
+    prepare_store(ListSource(records), out, tokenizer=StoreTokenizer.load(), **options)
     return UserStore.open(out)
 
 

@@ -1,4 +1,4 @@
-"""Whose a record is: greedy bounding sees only the graph; repeated public text has one side."""
+"""Whose a record is: greedy bounding sees only the graph."""
 
 from __future__ import annotations
 
@@ -9,17 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.data import corpora
 from tests.data.corpora import ListSource, write_jsonl
 from userdp.core.errors import UseError
 from userdp.core.stages import Progress
-from userdp.data.ownership import bounded, on_one_side, settled
+from userdp.data.ownership import bounded
 from userdp.data.pipeline import append_records, prepare_store
 from userdp.data.records import Drop, ExampleDrop, Record, Tally
 from userdp.data.sources import open_source
-from userdp.data.splits import is_held_out_user
 from userdp.data.store_tokenizer import StoreTokenizer
-from userdp.data.user_ids import user_hash
 from userdp.data.user_store import UserStore
 
 USERS = st.lists(st.sampled_from([b"a", b"b", b"c", b"d"]), min_size=1, max_size=3, unique=True)
@@ -80,7 +77,8 @@ def test_invariant_3_a_row_takes_its_place_in_the_bound_whatever_its_text(tmp_pa
         rows = [{"user": "a", "text": text}, {"user": ["a", "b"], "text": "more"},
                 {"user": ["b", "c"], "text": "the last"}]  # fmt: skip
         source = open_source([str(write_jsonl(tmp_path / f"{number}.jsonl", rows))])
-        kept = settled(source, Tally(), Progress(), bound=1, held_out_users=0.0)
+        records = source.records(Tally(), Progress(), all_owned=True)
+        kept = bounded(records, records_per_user=1, held_out_users=0.0, tally=Tally())
         assert b"the last" in [record.text for record in kept]
 
 
@@ -157,36 +155,3 @@ def test_a_bound_out_of_range_is_refused(tmp_path, k):
         prepare_store(ListSource((Record(b"a", b"b"),)), tmp_path / "s", records_per_user=3,
                       tokenizer=StoreTokenizer.load())  # fmt: skip
     assert list(tmp_path.iterdir()) == []
-
-
-def docstrings() -> list[Record]:
-    users = [f"package.module{number}".encode() for number in range(60)]
-    texts = [[b"Return self.", b"Initialize %d." % (n % 9), b"Only in %d." % n] for n in range(60)]
-    rows = [(user, text) for user, mine in zip(users, texts, strict=True) for text in mine]
-    return [Record(user, text) for user, text in rows]
-
-
-def sides(records: list[Record]) -> dict[bytes, set[bool]]:
-    found: dict[bytes, set[bool]] = {}
-    for record in records:
-        side = is_held_out_user(user_hash(record.user), 0.3)
-        found.setdefault(record.text, set()).add(side)
-    return found
-
-
-def test_a_text_stands_on_one_side_only_and_what_is_dropped_is_counted():
-    records, tally = docstrings(), Tally()
-    kept, before = list(on_one_side(records, 0.3, tally)), sides(records)
-    assert any(len(side) == 2 for side in before.values())
-    assert all(len(side) == 1 for side in sides(kept).values())
-    assert set(sides(kept)) == set(before)
-    assert tally.drops == {str(Drop.REPEATED): len(records) - len(kept)}
-    one_sided = [record for record in records if len(before[record.text]) == 1]
-    assert [record for record in kept if len(before[record.text]) == 1] == one_sided
-
-
-def test_private_sources_are_never_compared_across_users(tmp_path):
-    store = corpora.prepared(docstrings(), tmp_path / "private", held_out_users=0.3)
-    assert store.meta.totals["records_stored"] == len(docstrings())
-    public = corpora.prepared(docstrings(), tmp_path / "public", held_out_users=0.3, public=True)
-    assert public.meta.drops.keys() == {str(Drop.REPEATED)}

@@ -25,37 +25,10 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from userdp.core.stages import Progress
 from userdp.core.vocabulary import Adjacency
 from userdp.data.records import Drop, Record, Tally
-from userdp.data.sources.source import Source
 from userdp.data.splits import is_held_out_user
-from userdp.data.user_ids import content_hash, uniform, user_hash
-
-
-def settled(
-    source: Source,
-    tally: Tally,
-    progress: Progress,
-    *,
-    bound: int | None,
-    held_out_users: float,
-) -> Iterator[Record]:
-    """The records of a source that are to be stored, one owner each; the others are counted.
-
-    Args:
-        source: see there.
-        tally: the books.
-        progress: shows how far reading is.
-        bound: k of the greedy way; None: each record is its first owner's.
-        held_out_users: the fraction that splits users, by hash.
-    """
-    records = source.records(tally, progress, all_owned=bound is not None)
-    if bound is not None:
-        records = bounded(
-            records, records_per_user=bound, held_out_users=held_out_users, tally=tally
-        )
-    return on_one_side(records, held_out_users, tally) if source.public else records
+from userdp.data.user_ids import user_hash
 
 
 def bounded(
@@ -108,33 +81,3 @@ def first_owner_facts() -> dict[str, Any]:
         "assumption": "a record with several owners was given to the first alone: what it says of "
         "the others is not covered",
     }
-
-
-def on_one_side(records: Iterable[Record], held_out_users: float, tally: Tally) -> Iterator[Record]:
-    """Public ``records`` without those whose text also stands on the other, chosen side.
-
-    Docstrings are copied between modules. A text that stands in training modules and in held-out
-    ones would make the held-out loss look better than it is; so it is kept on one side, chosen by
-    the hash of the text, and counted as dropped on the other. This compares users with each other,
-    which invariant 11 forbids for private data: it is legitimate for *public* text alone.
-
-    Holds all records in memory: public sources are small.
-
-    Args:
-        records: of a public source.
-        held_out_users: the fraction that splits users; also the chance that a repeated text
-            stays with the held-out users.
-        tally: counts the drops as `Drop.REPEATED`.
-    """
-    held = [(record, content_hash(record.text)) for record in records]
-    users = {record.user for record, _ in held}
-    side = {user: is_held_out_user(user_hash(user), held_out_users) for user in users}
-    stands: dict[bytes, set[bool]] = {}
-    for record, content in held:
-        stands.setdefault(content, set()).add(side[record.user])
-    for record, content in held:
-        stays = uniform(content, b"repeated record") < held_out_users
-        if len(stands[content]) == 2 and side[record.user] is not stays:
-            tally.drop(Drop.REPEATED)
-        else:
-            yield record

@@ -20,7 +20,7 @@ from userdp.core.vocabulary import require_count, require_fraction
 from userdp.data.examples import ahead, first_parts, tokenized, write_examples
 from userdp.data.grouping import MEMORY_LIMIT, Grouping, GroupingEngine
 from userdp.data.meta import MAX_SEQ_LEN, MIN_SEQ_LEN, StoreMeta
-from userdp.data.ownership import first_owner_facts, greedy_facts, settled
+from userdp.data.ownership import bounded, first_owner_facts, greedy_facts
 from userdp.data.records import Record, Tally, in_blocks
 from userdp.data.sources import Source, user_is
 from userdp.data.sources.input_files import with_lost
@@ -57,10 +57,9 @@ def prepare_store(
     """Read ``source``, write the user store ``out``, return its facts.
 
     Guarantee: a private user's examples, splits and order depend on that user's records and
-    public data only (invariant 11; the exceptions, both in `ownership`, are `on_one_side`, for
-    public sources, and `bounded`, which depends on a graph that ``fixed-graph`` adjacency takes as
-    public). Every record is stored or counted as dropped (invariant 10). ``out`` is whole or
-    untouched.
+    public data only (invariant 11; `ownership.bounded` depends on a graph of owners, which
+    ``fixed-graph`` adjacency takes as public). Every record is stored or counted as dropped
+    (invariant 10). ``out`` is whole or untouched.
 
     Args:
         source: see `userdp.data.sources`.
@@ -159,7 +158,9 @@ def _fill(
     with tempfile.TemporaryDirectory(prefix=WORKING, dir=writer.folder) as folder:
         groups = _grouping(GroupingEngine(engine), Path(folder), memory_limit)
         progress.stage("reading", source.size)
-        records = settled(source, tally, progress, bound=bound, held_out_users=held_out)
+        records = source.records(tally, progress, all_owned=bound is not None)
+        if bound is not None:
+            records = bounded(records, records_per_user=bound, held_out_users=held_out, tally=tally)
         per_user: Counter[bytes] = Counter()
         if rule is SplitRule.FIRST_PART:
             records = _counted(records, per_user)
@@ -202,7 +203,6 @@ def _grouping(engine: GroupingEngine, folder: Path, memory_limit: str) -> Groupi
 def _facts(source: Source, rule: SplitRule, tally: Tally) -> dict[str, Any]:
     facts = {
         "kind": source.kind,
-        "public": source.public,
         "split": str(rule),
         "user_is": user_is(source.kind, source.fields),
         "may_name_several": source.several_owners,

@@ -49,7 +49,7 @@ class Drop(StrEnum):
     BOTH_SIDES = "owners on both sides of the held-out-users split"
     UNREADABLE_MODULE = "unreadable module"
     OVER_MAX_USERS = "module left unread, over --max-users"
-    REPEATED = "public record that repeats on the other side of the split"
+    REPEATED = "docstring that another module has"
     TOO_SHORT = "fewer than 2 tokens"
     BAD_TOKENS = "tokens outside the vocabulary, or labels of other tokens"
 

@@ -32,11 +32,6 @@ def user_hash(user: bytes) -> bytes:
     return blake2b(user, digest_size=HASH_BYTES, key=_SALT, person=b"userdp user").digest()
 
 
-def content_hash(text: bytes) -> bytes:
-    """The 16-byte hash of a record's text, for de-duplication of *public* text alone."""
-    return blake2b(text, digest_size=HASH_BYTES, key=_SALT, person=b"userdp content").digest()
-
-
 def uniform(user: bytes, purpose: bytes, index: int = 0) -> float:
     """A number in [0, 1) that depends on one user's hash, a purpose and an index alone.
 

@@ -31,6 +31,8 @@ class Thing:
 if True:
     def late(): """Under a condition."""
 
+def copied(): """Return self."""
+
 def bare(): return """not a docstring"""
 ''',
     "long_chain.py": "if 0: pass\n" + "elif 0: pass\n" * 2000,
@@ -39,6 +41,7 @@ def bare(): return """not a docstring"""
     "latin.py": b'# -*- coding: latin-1 -*-\n"""caf\xe9"""\n',
     "_vendor/copied.py": '"""A copy."""',
     "extern/copied.py": '"""A copy."""',
+    "again.py": 'def one(): """Return self."""\ndef two(): """Return self."""\n',
     "tests/test_it.py": '"""A test."""',
     "conftest.py": '"""A test."""',
     "with-dash.py": '"""A script."""',
@@ -65,7 +68,7 @@ def package(tmp_path, monkeypatch) -> str:
 read = partial(fixtures.read, kind="docstrings")
 
 
-def test_modules_classes_and_functions_are_read_in_the_order_of_lines(package):
+def test_modules_classes_and_functions_are_read_and_a_text_stays_in_its_first_module(package):
     records, tally = read(package)
     texts: dict[str, list[str]] = {}
     for record in sorted(records):
@@ -78,16 +81,17 @@ def test_modules_classes_and_functions_are_read_in_the_order_of_lines(package):
             ["The module.", "A thing.\n\nIndented.", "Inside.", "Under a condition."]
         ),
         f"{package}.latin": ["café"],
+        f"{package}.again": ["Return self.", "Return self."],
     }  # fmt: skip
-    assert tally.drops == {str(Drop.UNREADABLE_MODULE): 1, str(Drop.EMPTY_TEXT): 1}
-    assert tally.records_read == len(records) + 2
+    dropped = Drop.UNREADABLE_MODULE, Drop.EMPTY_TEXT, Drop.REPEATED
+    assert tally.drops == dict.fromkeys(map(str, dropped), 1)
+    assert tally.records_read == len(records) + 3
     assert package not in sys.modules
 
 
 def test_max_users_keeps_that_many_modules_and_counts_the_others(package):
     options = SourceOptions(max_users=2)
     source = open_source([package], kind="docstrings", options=options)
-    assert source.public
     assert source.facts == {"packages": {package: "1.0"}, "max_users": 2}
     records, tally = read(package, max_users=2)
     assert len({record.user for record in records}) == 2

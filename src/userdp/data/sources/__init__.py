@@ -168,10 +168,10 @@ def open_source(
         source = _recognised(here, options)
     else:
         source = KINDS[kind].source(kind, here, options)
-    if options.max_users is not None and not source.public:
+    if options.max_users is not None and source.kind != "docstrings":
         raise UseError(
-            "max_users is for public sources alone: which users are kept would depend on who "
-            "the others are",
+            "max_users is for docstrings alone, which are public: which users are kept depends on "
+            "who the others are",
             hint="leave --max-users out, or cut the file down by a rule on the user's own id",
         )
     return source

@@ -5,8 +5,11 @@ Real heavy-tailed text that is on every machine. ``PATH`` names distributions, a
 with the topics of ``pydoc`` (``pydoc_data.topics``). Nothing is imported: files are parsed.
 
 Left out: vendored copies (``_vendor``, ``vendored``, ``extern``, ``_distributor``...), test
-modules. The text is public, so the source may compare users with each other: ``max_users``
-keeps modules by hash order, and `userdp.data.ownership` removes what repeats across the split.
+modules. The text is public, so this source may compare users with each other, which invariant 11
+forbids for private text: ``max_users`` keeps the first modules in the order of their hashes, and a
+docstring that several modules share, as copied ones do, is kept in the first of them. Else a text
+could stand in training modules and in held-out ones, and make the held-out loss look better than it
+is.
 """
 
 from __future__ import annotations
@@ -53,7 +56,7 @@ def open_packages(paths: list[str], options: SourceOptions) -> Source:
     modules = {name: file for package in packages for name, file in _files_of(package).items()}
 
     def read(modules: dict[str, Path], at: At) -> Iterator[Entry]:
-        users = 0
+        users, seen = 0, set[str]()
         for module in sorted(modules, key=lambda name: user_hash(name.encode())):
             if users == most:
                 yield Drop.OVER_MAX_USERS
@@ -62,15 +65,15 @@ def open_packages(paths: list[str], options: SourceOptions) -> Source:
             if texts is None:
                 yield Drop.UNREADABLE_MODULE
                 continue
-            users += any(text.strip() for text in texts)
-            yield from (record_of(module, text) for text in texts)
+            users += any(text.strip() for text in texts if text not in seen)
+            yield from (Drop.REPEATED if one in seen else record_of(module, one) for one in texts)
+            seen.update(texts)
 
     versions = {name: _version(name) for name in packages}
     return Source(
         kind="docstrings",
         places=(modules,),
         read=read,
-        public=True,
         facts={"packages": versions, "max_users": most},
     )
 

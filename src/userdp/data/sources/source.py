@@ -35,8 +35,8 @@ class InputOptions:
         drop_repeats: mail: drop mail in which a 20-gram of words repeats.
         csv_escape: CSV: a backslash escapes the character after it, quotation marks above all.
         csv_no_quotes: CSV: quotation marks are ordinary characters, and enclose nothing.
-        max_users: at most this many users, chosen by hash; for public sources (docstrings) alone,
-            since the choice compares users with each other.
+        max_users: at most this many users, chosen by hash; for docstrings alone, which are
+            public, since the choice compares users with each other.
     """
 
     user: str = "user"
@@ -79,7 +79,6 @@ class Source:
         places: what ``read`` takes: files, folders, names, tables in memory.
         read: the entries of a place: a record each, or why there is none; it may report how many
             units of the place are read. Of a `userdp.data.sources.parsing.Table` it gives rows.
-        public: whether the text is public, so that nobody's privacy is at stake.
         several_owners: whether records may name `Record.owners`, to be settled by `ownership`.
         loss_mask: whether records have `Record.pieces`, so that the store has a loss mask.
         fields: of a row that are looked at, the user's first; none where places have no rows.
@@ -90,7 +89,6 @@ class Source:
     kind: str
     places: Sequence[Any]
     read: Callable[..., Iterator[Any]]
-    public: bool = False
     several_owners: bool = False
     loss_mask: bool = False
     fields: tuple[str, ...] = ()
