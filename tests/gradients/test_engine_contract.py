@@ -103,7 +103,7 @@ def oracle(name: str, model: nn.Module, units: Units, options: dict[str, Any]) -
 
 
 @pytest.mark.parametrize("options", OPTIONS)
-@pytest.mark.parametrize("trained", fast_then_slow(["", "attn"]))
+@pytest.mark.parametrize("trained", fast_then_slow(["", "att"]))
 @pytest.mark.parametrize("marked", fast_then_slow([True, False]))
 @pytest.mark.parametrize("family", fast_then_slow(FAMILIES))
 @pytest.mark.parametrize("dtype", fast_then_slow([torch.float32, torch.float64]))
