@@ -11,9 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from tests.gradients.batches import reason_alone
-from tests.gradients.campaign import cases, losses, models
+from tests.gradients.campaign import losses, models
 from tests.gradients.campaign.accidents import ACCIDENTS, Accident
 from tests.gradients.campaign.families import build as build_family
+from tests.gradients.campaign.measure import engine_of, prepared
 from tests.gradients.tiny import largest_move
 from userdp.core.errors import UseError
 from userdp.gradients import ENGINES, Loss, Units, causal_lm_loss, get_engine
@@ -65,9 +66,19 @@ def own_coins(model: nn.Module, input_ids: Tensor, lengths: Tensor) -> Tensor:
 COUPLES = "on made-up rows"
 REFUSED: dict[str, Accident] = {
     **{name: accident for name, accident in ACCIDENTS.items() if accident.says},
-    **{name: refused(COUPLES, model, loss) for name, model, loss in cases.KINDS["coupled"]},
-    "a special token of the batch": refused(
-        COUPLES, partial(models.toy, models.flattened), counts_token_one
+    **{
+        loss.__name__: refused(COUPLES, partial(models.toy, models.flattened), loss)
+        for loss in (
+            counts_token_one,
+            losses.over_rows,
+            losses.over_width,
+            losses.over_mean_length,
+            losses.gradient_over_batch,
+        )
+    },
+    "a loss over the batch's tokens": refused(COUPLES, loss=losses.over_batch_tokens),
+    "a mean of the batch": refused(
+        COUPLES, partial(models.toy, models.batch_mean), losses.own_rows
     ),
     "experts of limited room": refused(COUPLES, partial(EXPERTS, room=3), losses.own_rows),
     "a look at the padding": refused(
@@ -96,6 +107,13 @@ def test_invariant_3_what_no_engine_can_compute_is_refused_whoever_was_drawn(nam
         with pytest.raises(UseError, match=one.says) as error:
             get_engine(engine)(model, loss, Units.from_rows(rows), l2_clip_norm=1.0)
         assert one.says != COUPLES or "own count of targets" in str(error.value.hint)
+
+
+@pytest.mark.parametrize("name", [name for name, one in REFUSED.items() if one.says == COUPLES])
+def test_invariant_3_rows_that_are_coupled_are_refused_by_the_sharded_engine_too(name: str) -> None:
+    model, loss = prepared(REFUSED[name].model(), "sharded"), REFUSED[name].loss()
+    with pytest.raises(UseError):
+        engine_of("sharded")(model, loss, Units.from_rows(ROWS), l2_clip_norm=1.0)
 
 
 def while_it_trains() -> nn.Module:

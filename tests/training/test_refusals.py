@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from tests.gradients.campaign import losses
-from tests.gradients.campaign.models import head_on_selected, toy
 from tests.memory import Memory, MemoryLoss
 from tests.plans import els_plan, plan_of_size
 from tests.training.toy import toy_model
@@ -63,7 +62,7 @@ CASES = {
     ),
     "invariant_13 an optimizer that took a step": ("state of earlier steps", stepped),
     "invariant_3 a loss over the batch": (
-        "on made-up rows", given(model=toy(head_on_selected), loss=losses.selected_over_batch)
+        "on made-up rows", given(loss=losses.over_batch_tokens)
     ),
     "one example that does not fit": (
         "one example of 8 tokens; nothing was charged", given(loss=MemoryLoss(NO_ROOM))

@@ -1,9 +1,9 @@
 """Random cases: a tiny model, a loss, two to eight units of one to three rows, and a clip norm.
 
 They aim at shapes that coincide: counts of targets that the number of rows divides, one target in
-each row, as many selected tokens as the pass has, experts that get all tokens, rows as many as
-positions. Each kind is a list of models and losses. Of models that draw, the masks are those that
-the engine itself drew over D, recorded row by row, and replayed over D∖u.
+each row, as many selected tokens as the pass has, rows as many as positions. Each kind is a list of
+models and losses. Of models that draw, the masks are those that the engine itself drew over D,
+recorded row by row, and replayed over D∖u.
 """
 
 from __future__ import annotations
@@ -35,9 +35,6 @@ _LINEAR = partial(nn.Linear, models.WIDTH, models.WIDTH)
 _NORM_ON_SELECTED = _toy(
     models.norm_on_selected, norm=lambda: nn.LayerNorm(models.WIDTH), second=_LINEAR
 )
-_EXPERTS_FIRST = _toy(
-    models.experts_first, router=lambda: nn.Linear(models.WIDTH, 3), expert=_LINEAR
-)
 _MASKED: Sequence[Source] = (
     ("gpt2, built-in loss", models.gpt2, causal_lm_loss),
     ("llama, built-in loss", models.llama, causal_lm_loss),
@@ -55,24 +52,6 @@ _FLATTENED: Sequence[Source] = (
     ("toy, last token of each row", _toy(models.pooled), losses.own_rows),
     ("toy, rows sorted by length", _toy(models.sorted_by_length), losses.own_rows),
 )
-_ROUTED: Sequence[Source] = (
-    ("mixtral, 2 of 2 experts", lambda: models.mixtral(2, 2), causal_lm_loss),
-    ("mixtral, 1 of 3 experts", lambda: models.mixtral(3, 1), causal_lm_loss),
-    ("mixtral, adapters of attention", models.mixtral_attention, causal_lm_loss),
-    ("toy, 1 of 2 experts", lambda: models.routed(2, 1), losses.own_rows),
-    ("toy, 2 of 2 experts", lambda: models.routed(2, 2), losses.own_rows),
-    ("toy, experts first", _EXPERTS_FIRST, losses.own_rows),
-)
-_COUPLED: Sequence[Source] = (
-    ("gpt2, batch's tokens", models.gpt2, losses.over_batch_tokens),
-    ("toy, batch's tokens", _toy(models.head_on_selected), losses.selected_over_batch),
-    ("toy, rows", _toy(models.flattened), losses.over_rows),
-    ("toy, width", _toy(models.flattened), losses.over_width),
-    ("toy, mean length", _toy(models.flattened), losses.over_mean_length),
-    ("toy, softmax over rows", _toy(models.flattened), losses.softmax_over_rows),
-    ("toy, batch mean inside", _toy(models.batch_mean), losses.own_rows),
-    ("toy, gradients over the batch", _toy(models.flattened), losses.gradient_over_batch),
-)
 _SHARING, _ALONE = (
     tuple(
         (f"{kind}, {rate}", partial(models.drawing, kind, rate), causal_lm_loss)
@@ -85,8 +64,6 @@ _SHARING, _ALONE = (
 KINDS: Mapping[str, Sequence[Source]] = {
     "masked": _MASKED,
     "flattened": _FLATTENED,
-    "routed": _ROUTED,
-    "coupled": _COUPLED,
     "dropout": (*4 * _SHARING, *_ALONE),
 }
 
@@ -96,9 +73,6 @@ def measured(kind: str, number: int, engine: str) -> Influence:
 
     The same each time. Odd cases have rows of equal length. C is a share of the median norm of the
     units, by the reference with a clip that is far away.
-
-    Raises:
-        UseError: the loss or the model couples rows; said before any sum.
     """
     rows = "equal" if number % 2 else "ragged"
     draw = random.Random(f"{kind} {rows} {number}")

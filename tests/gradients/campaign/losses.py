@@ -53,11 +53,6 @@ def over_batch_tokens(model: nn.Module, input_ids: Tensor, lengths: Tensor) -> T
     return causal_lm_loss(model, input_ids, lengths) * counts / counts.sum().clamp(min=1)
 
 
-def selected_over_batch(model: nn.Module, input_ids: Tensor, lengths: Tensor) -> Tensor:
-    counts = (lengths - 1).clamp(min=0)
-    return on_selected(model, input_ids, lengths) * counts / counts.float().mean().clamp(min=1)
-
-
 def over_rows(model: nn.Module, input_ids: Tensor, lengths: Tensor) -> Tensor:
     return own_rows(model, input_ids, lengths) / len(lengths)
 
@@ -69,11 +64,6 @@ def over_width(model: nn.Module, input_ids: Tensor, lengths: Tensor) -> Tensor:
 
 def over_mean_length(model: nn.Module, input_ids: Tensor, lengths: Tensor) -> Tensor:
     return own_rows(model, input_ids, lengths) / lengths.float().mean().item()
-
-
-def softmax_over_rows(model: nn.Module, input_ids: Tensor, lengths: Tensor) -> Tensor:
-    losses = own_rows(model, input_ids, lengths)
-    return losses * losses.softmax(0)
 
 
 def gradient_over_batch(model: nn.Module, input_ids: Tensor, lengths: Tensor) -> Tensor:
