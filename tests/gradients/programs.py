@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -34,18 +34,35 @@ def constant(*shape: int) -> Tensor:
     return numbers.reshape(*shape).cos() + 2
 
 
-def factors(total: int, draw: random.Random) -> list[int]:
-    found = []
-    while total > 1 and len(found) < 4:
-        size = draw.choice([n for n in range(1, total + 1) if total % n == 0])
-        found.append(size)
-        total //= size
-    return [*found, total]
+NAMED = (
+    *(
+        "transpose",
+        "movedim",
+        "flatten",
+        "unsqueeze",
+        "squeeze",
+        "select",
+        "unbind",
+        "split",
+        "tril",
+    ),
+    *("sum", "mean", "max", "norm", "cumsum", "softmax", "sort", "argsort", "topk", "flip", "roll"),
+    *("repeat_interleave", "diff", "tril"),
+)
+"""Methods that take whole numbers; of a tuple of tensors the first is taken."""
+
+
+def named(name: str, *numbers: int) -> Step:
+    def run(x: Tensor) -> Tensor:
+        found = getattr(x, name)(*numbers)
+        return found if isinstance(found, Tensor) else cast(Tensor, found[0])
+
+    return run
 
 
 def step(draw: random.Random) -> Step:
     """A function that models use, or might, with arguments at random; it may not fit."""
-    i, j, k = (draw.randrange(-3, 4) for _ in range(3))
+    i, j = (draw.randrange(-3, 4) for _ in range(2))
     size, seed = draw.choice(SIZES), draw.randrange(1 << 30)
     order = draw.sample(range(4), 4)
     index = [draw.randrange(ROWS) for _ in range(draw.randint(1, 4))]
@@ -56,62 +73,35 @@ def step(draw: random.Random) -> Step:
         return tuple(here.choice(parts[: 5 + (n == 0)]) for n in range(here.randint(1, 4)))
 
     choices: list[Step] = [
-        lambda x: x.transpose(i, j),
+        *(named(name, i, *[j] * (seed % 2)) for name in NAMED),
         lambda x: x.permute([n for n in order if n < x.dim()]),
-        lambda x: x.reshape(factors(x.numel(), random.Random(seed))),
-        lambda x: x.flatten(min(i, j), max(i, j)),
-        lambda x: x.unflatten(i, (-1, size)),
-        lambda x: x.unsqueeze(i),
-        lambda x: x.squeeze(i),
-        lambda x: x[some(x)],
         lambda x: x.reshape(random.Random(seed).sample(x.shape, x.dim())),
+        lambda x: x.unflatten(i, (-1, size)),
         lambda x: x.expand(size, *x.shape),
         lambda x: x.repeat(*[1 + (n == abs(i)) for n in range(x.dim())]),
-        lambda x: x.repeat_interleave(2, dim=i),
-        lambda x: x.sum(i, keepdim=bool(k % 2)),
-        lambda x: x.mean((i, j)),
-        lambda x: x.max(i)[0],
-        lambda x: torch.maximum(x, x.transpose(i, j)),
-        lambda x: F.softmax(x, dim=i),
-        lambda x: x.cumsum(i),
-        lambda x: x.sort(i)[0],
-        lambda x: x.topk(1, i)[0],
-        lambda x: x.flip(i),
-        lambda x: x.roll(1, i),
-        lambda x: F.normalize(x, dim=i),
-        lambda x: x.norm(2, i),
+        lambda x: x.narrow(i, 0, 1),
+        lambda x: x[some(x)],
+        lambda x: x[..., [0, -1]],
+        lambda x: x[index],
+        lambda x: x[torch.arange(x.shape[0]), (x.flatten(1)[:, 0] > 1).long()],
+        lambda x: x[(x.flatten(1)[:, 0] * 7).long() % x.shape[0]],
+        lambda x: x.gather(i, (x > 1).long()),
+        lambda x: x.index_select(i, torch.arange(1)),
+        lambda x: F.embedding((x * 3).long().abs() % 9, constant(9, 4)),
         lambda x: torch.cat([x, x + 1], i),
         lambda x: torch.cat([x, constant(*x.shape)], i),
         lambda x: torch.stack([x] * ROWS, i),
-        lambda x: x.split(size, i)[0],
-        lambda x: x.unbind(i)[0],
-        lambda x: x.narrow(i, 0, 1),
-        lambda x: x + constant(*x.shape[-1:]),
-        lambda x: x * constant(*x.shape),
-        lambda x: x + x.transpose(i, j),
+        lambda x: F.pad(x, (0, 0, 1, 0)),
+        lambda x: torch.maximum(x, x.transpose(i, j)),
+        lambda x: x * constant(*x.shape[-1:]),
         lambda x: x - x.mean(i, keepdim=True),
         lambda x: x / x.sum(),
-        lambda x: constant(*x.shape).add_(x),
-        lambda x: x.clone().mul_(x.mean(i, keepdim=True)),
-        written,
-        lambda x: assigned(x, some(x), x[some(x)], into=torch.zeros(x.shape)),
-        lambda x: assigned(x, some(x), x[some(x)] * 2, into=x.clone()),
-        lambda x: assigned(x, some(x), x[0], into=torch.zeros(x.shape)),
-        lambda x: assigned(x, some(x), x.transpose(i, j), into=torch.zeros(*x.shape)),
-        lambda x: assigned(x, some(x), constant(1), into=x + 1),
-        lambda x: assigned(x, ..., x, into=torch.zeros(2, *x.shape)),
-        lambda x: added(x, lambda t: t[some(x)], x[some(x)], into=x.clone()),
-        lambda x: added(x, lambda t: t.transpose(i, j), x, into=x.clone()),
-        lambda x: added(x, lambda t: t[some(x)], constant(1), into=x.clone()),
-        lambda x: copied(lambda t: t[some(x)], x[some(x)], into=torch.zeros(x.shape)),
-        lambda x: copied(lambda t: t.transpose(i, j), x, into=torch.zeros(x.shape)),
-        lambda x: copied(lambda t: t.view(x.shape), x, into=torch.zeros(x.numel())),
-        lambda x: copied(lambda t: t[i % 2 :, ..., k % 2 :], x, into=torch.zeros(x.shape)),
-        lambda x: x[..., [0, -1]],
+        lambda x: torch.where(x > 1, x, constant(*x.shape)),
+        lambda x: x.masked_fill(x > 1, 0.5),
+        lambda x: F.normalize(x, dim=i),
+        lambda x: F.layer_norm(x, x.shape[-1:]),
         lambda x: F.conv1d(x, constant(2, x.shape[1], 1), padding=1),
         lambda x: torch.einsum("abc,cd->adb", x, constant(x.shape[-1], 2)),
-        lambda x: torch.einsum("abc,acd->abd", x, x.mT),
-        lambda x: torch.einsum("abc,bcd->abd", x, x),
         lambda x: torch.einsum("aab->ab", x),
         lambda x: torch.linalg.solve_triangular(x @ x.mT + torch.eye(x.shape[-2]), x, upper=False),
         lambda x: x @ constant(x.shape[-1], size),
@@ -119,28 +109,21 @@ def step(draw: random.Random) -> Step:
         lambda x: x @ x.mT,
         lambda x: torch.addmm(constant(size), x, constant(x.shape[1], size)),
         lambda x: F.linear(x, constant(size, x.shape[-1]), constant(size)),
-        lambda x: F.layer_norm(x, x.shape[-1:]),
-        lambda x: F.layer_norm(x, x.shape[-2:]),
-        lambda x: F.pad(x, (0, 0, 1, 0)),
         lambda x: F.scaled_dot_product_attention(x, x + 1, x, is_causal=True),
-        lambda x: x.gather(i, (x > 1).long()),
-        lambda x: x.index_select(i, torch.arange(1)),
-        lambda x: x[index],
-        lambda x: x[torch.arange(x.shape[0])],
-        lambda x: x[torch.arange(x.shape[0]), (x.flatten(1)[:, 0] > 1).long()],
-        lambda x: x[(x.flatten(1)[:, 0] * 7).long() % x.shape[0]],
-        lambda x: x[x.flatten(1).sum(1).argsort()],
-        lambda x: constant(9, 4)[(x * 3).long().abs() % 9],
-        lambda x: F.embedding((x * 3).long().abs() % 9, constant(9, 4)),
-        lambda x: x.masked_fill(x > 1, 0.5),
-        lambda x: torch.where(x > 1, x, constant(*x.shape)),
         lambda x: F.cross_entropy(x, (x[:, 0] > 1).long(), reduction="none"),
-        lambda x: F.mse_loss(x, constant(*x.shape), reduction="none"),
-        lambda x: F.dropout(x, 0.5),
         lambda x: F.dropout(constant(*x.shape), 0.5).sum(i) + x.sum(i),
         lambda x: F.dropout1d(x, 0.5),
-        lambda x: F.feature_alpha_dropout(x, 0.5, training=True),
-        lambda x: x.mT,
+        written,
+        lambda x: constant(*x.shape).add_(x),
+        lambda x: x.clone().mul_(x.mean(i, keepdim=True)),
+        lambda x: assigned(some(x), x[some(x)], into=torch.zeros(x.shape)),
+        lambda x: assigned(some(x), x.transpose(i, j), into=torch.zeros(x.shape)),
+        lambda x: assigned(some(x), constant(1), into=x + 1),
+        lambda x: assigned(..., x, into=torch.zeros(2, *x.shape)),
+        lambda x: added(lambda t: t[some(x)], x[some(x)], into=x.clone()),
+        lambda x: added(lambda t: t.transpose(i, j), x, into=x.clone()),
+        lambda x: copied(lambda t: t[some(x)], x[some(x)], into=torch.zeros(x.shape)),
+        lambda x: copied(lambda t: t.transpose(i, j), x, into=torch.zeros(x.shape)),
     ]
     return draw.choice(choices)
 
@@ -153,12 +136,12 @@ def written(x: Tensor) -> Tensor:
     return seen
 
 
-def assigned(x: Tensor, index: Any, value: Tensor, *, into: Tensor) -> Tensor:
+def assigned(index: Any, value: Tensor, *, into: Tensor) -> Tensor:
     into[index] = value
     return into
 
 
-def added(x: Tensor, view: Callable[[Tensor], Tensor], value: Tensor, *, into: Tensor) -> Tensor:
+def added(view: Callable[[Tensor], Tensor], value: Tensor, *, into: Tensor) -> Tensor:
     """Written to a view: what becomes of the tensor that it is a view of."""
     part = view(into)
     part += value

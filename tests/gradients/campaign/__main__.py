@@ -4,15 +4,24 @@ from __future__ import annotations
 
 import argparse
 import multiprocessing
+import os
+import platform
 import sys
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
+import torch
+import transformers
 from tqdm import tqdm
 
 import tests.gradients.campaign
 from tests.gradients.campaign.jobs import answered, jobs, quietly, wrong
-from tests.gradients.campaign.table import BEGINNING, results
+
+BEGINNING = "`make influence`, "
+"""With which the results on the page begin; what stands before it there explains them."""
 
 
 def main() -> int:
@@ -45,6 +54,32 @@ def main() -> int:
         options.page.write_text(explained + text, "utf-8")
     print(text)
     return int(any(map(wrong, rows)))
+
+
+def results(rows: Sequence[Mapping[str, Any]]) -> str:
+    """When and where they were asked, and the answers, in Markdown; a line for each accident."""
+    groups: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
+    for row in rows:
+        kind = row["name"] if row["kind"] == "accidents" else row["kind"]
+        groups.setdefault((kind, row["engine"]), []).append(row)
+    date, minutes = datetime.now(UTC).date().isoformat(), sum(row["seconds"] for row in rows) / 60
+    lines = [
+        f"{BEGINNING}{date}: {len(rows):,} of {len(jobs()):,} questions; "
+        f"{os.cpu_count()} CPU cores ({platform.machine()}), "
+        f"{minutes:.0f} minutes of processor time;",
+        f"torch {torch.__version__}, transformers {transformers.__version__}.",
+        "",
+        "| kind, or accident | engine | tried | certified | reference | refused | greatest ratio |",
+        "|---|---|---:|---:|---:|---:|---:|",
+    ]
+    for (kind, engine), group in groups.items():
+        ways = [row["way"] for row in group if row["way"] != "not built"]
+        counts = map(ways.count, ("certified", "reference", "refused"))
+        ratios = [row["ratio"] for row in group if "ratio" in row]
+        most = f"{max(ratios):.5f}" if ratios else "—"
+        cells = (kind, engine, len(ways), *counts, most)
+        lines.append(f"| {' | '.join(map(str, cells))} |")
+    return "\n".join(lines) + "\n"
 
 
 if __name__ == "__main__":
