@@ -20,7 +20,7 @@ from userdp.gradients.shards import ShardNoise, shard, whole
 from userdp.plans import Plan
 from userdp.sampling.draws import Cohort
 from userdp.training.config import Averaging, RunOptions, Schedule, UnsafeSeeds
-from userdp.training.distributed import Dealing, SharedNoise, current_world, owners_to_all
+from userdp.training.distributed import Dealing, SharedNoise, World, owners_to_all
 from userdp.training.loop import train
 from userdp.training.lora import add_adapters
 
@@ -92,7 +92,7 @@ def sums(store: Path, out: Path, kind: str, sharded: bool, broken: str | None) -
     if broken is not None:
         _break(broken)
     run = begin(store, out, plan_of(kind, l2_clip_norm=0.05), sharded=sharded)
-    mechanism, world, found = run.mechanism, current_world(), []
+    mechanism, world, found = run.mechanism, World(), []
     users = np.arange(8) if kind == "uls" else np.repeat(np.arange(4), 2)
     examples = np.zeros(8, int) if kind == "uls" else np.tile([0, 1], 4)
     for left_out in (None, 0, 1, 2):
@@ -113,7 +113,7 @@ def sums(store: Path, out: Path, kind: str, sharded: bool, broken: str | None) -
 
 
 def _break(how: str) -> None:
-    rank, mine = current_world().rank, Dealing.mine
+    rank, mine = World().rank, Dealing.mine
 
     def left_out(self, cohort):
         part = mine(self, cohort)
@@ -136,7 +136,7 @@ def dies(store: Path, out: Path, rank: int, at: int) -> None:
     engine = run.mechanism.engine
 
     def dying(*arguments, **options):
-        if run.done == at and current_world().rank == rank:
+        if run.done == at and World().rank == rank:
             os.kill(os.getpid(), signal.SIGKILL)
         return engine(*arguments, **options)
 
@@ -151,7 +151,7 @@ def interrupted(store: Path, out: Path, rank: int, at: int) -> tuple[str, int]:
     with begin(store, out, plan_of("uls")) as run:
         try:
             for step in run:
-                if step.number == at and current_world().rank == rank:
+                if step.number == at and World().rank == rank:
                     os.kill(os.getpid(), signal.SIGINT)
                 run._of.optimizer.step()
                 taken += 1
@@ -169,9 +169,9 @@ def goes_on(store: Path, out: Path) -> int:
 def differs(store: Path, out: Path, what: str) -> None:
     """Process 1 would add half the noise, or round otherwise."""
     half = {}
-    if current_world().rank == 1 and what == "plan":
+    if World().rank == 1 and what == "plan":
         half = {"noise_multiplier": 1.0}
-    if current_world().rank == 1 and what == "threads":
+    if World().rank == 1 and what == "threads":
         torch.set_num_threads(2)
     begin(store, out, plan_of("uls", **half))
 

@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM, GPT2Config
 from tests.gradients.far_device import FAR, far_machine
 from userdp.gradients import ENGINES, NoiseSource, clipping
 from userdp.gradients import noise as drawing
-from userdp.training.distributed import Dealing, SharedNoise, World, current_world
+from userdp.training.distributed import Dealing, SharedNoise, World
 from userdp.training.selftest import Scene, gradients, machine
 
 TINY = GPT2Config(
@@ -33,14 +33,14 @@ def failing(fault: str | None = None, far: bool = False, *, put: Any = setattr) 
     if fault is not None:
         _, _, place, wrong = FAULTS[fault]
         put(*place, wrong(getattr(*place)))
-    with far_machine(index=current_world().rank) if far else nullcontext():
+    with far_machine(index=World().rank) if far else nullcontext():
         scene = Scene(tiny_model().to(FAR if far else "cpu"), units=3, group_size=2)
         every = [*machine(scene), *(() if far else gradients(scene, ENGINES["reference"]))]
         return {one.check for one in every if not one.passed}
 
 
 def _rank_one() -> bool:
-    return current_world().rank == 1
+    return World().rank == 1
 
 
 def _dropped(honest):

@@ -24,7 +24,7 @@ from userdp.core.errors import FailureError, in_short
 from userdp.gradients import trainable_parameters
 from userdp.gradients.shards import like, local, part_of, whole
 from userdp.training.config import TrainConfig
-from userdp.training.distributed import current_world
+from userdp.training.distributed import World
 from userdp.training.optimizers import WeightAverage
 
 _USUAL = TrainConfig()
@@ -116,7 +116,7 @@ class Checkpoints:
         Raises:
             FailureError: as `read`.
         """
-        kept = current_world().on_rank_zero(lambda: self.read(most_steps=most_steps))
+        kept = World().on_rank_zero(lambda: self.read(most_steps=most_steps))
         if kept is None:
             return None
         with torch.no_grad():

@@ -76,13 +76,10 @@ a process that ends is noticed at once."""
 
 
 class World:
-    """This process among those that train together; a world of one, where there are no others.
+    """This process among those that `torch.distributed` has joined.
 
-    Every method is a collective: all processes call it, in the same order. In a world of one each
-    does what it says without communication.
-
-    Args:
-        group: of the processes; None for a world of one.
+    Where it has joined none this is a world of one. Every method is a collective: all processes
+    call it, in the same order. In a world of one each does its work without communication.
 
     Attributes:
         rank: of this process, from 0.
@@ -92,10 +89,10 @@ class World:
     (1, 0, 7)
     """
 
-    def __init__(self, group: dist.ProcessGroup | None = None) -> None:
-        self._group = group
-        self.rank = 0 if group is None else dist.get_rank(group)
-        self.size = 1 if group is None else dist.get_world_size(group)
+    def __init__(self) -> None:
+        joined = dist.is_available() and dist.is_initialized()
+        self.rank = dist.get_rank() if joined else 0
+        self.size = dist.get_world_size() if joined else 1
 
     def broadcast_object(self, value: T) -> T:
         """The ``value`` of rank 0, on every process."""
@@ -177,14 +174,7 @@ class World:
         """Call a collective of `torch.distributed`, unless this process is by itself."""
         if self.size > 1:
             with _failures():
-                collective(*given, group=self._group, **how)
-
-
-def current_world() -> World:
-    """The processes that `torch.distributed` has joined; if it has joined none, a world of one."""
-    if dist.is_available() and dist.is_initialized():
-        return World(dist.group.WORLD)
-    return World()
+                collective(*given, **how)
 
 
 @contextmanager
@@ -195,7 +185,7 @@ def joined() -> Iterator[World]:
         FailureError: they did not find each other.
     """
     if int(os.environ.get("WORLD_SIZE", "1")) == 1 or dist.is_initialized():
-        yield current_world()
+        yield World()
         return
     # Which of them compute on CUDA is said later (`userdp.training.devices`); those that cannot
     # have a device each never do.
@@ -205,7 +195,7 @@ def joined() -> Iterator[World]:
             torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
         dist.init_process_group("cpu:gloo,cuda:nccl" if each else "gloo", timeout=_PATIENCE)
     try:
-        yield current_world()
+        yield World()
     finally:
         dist.destroy_process_group()
 

@@ -36,7 +36,7 @@ from userdp.training.config import (
     UnsafeSeeds,
 )
 from userdp.training.devices import choose_device, machine_facts
-from userdp.training.distributed import current_world
+from userdp.training.distributed import World
 from userdp.training.lora import add_adapters
 from userdp.training.model_origin import (
     base_facts,
@@ -113,7 +113,7 @@ def train(
         Interrupted: Ctrl-C or SIGTERM came. The step that had been charged was finished, applied
             and written to a checkpoint, unless a second signal did not leave it the time.
     """
-    folder, world, opened = RunFolder(out), current_world(), False
+    folder, world, opened = RunFolder(out), World(), False
 
     def place() -> str:
         if not folder.begun:
@@ -196,7 +196,7 @@ def _take_steps(
 ) -> None:
     """The steps that remain, with checkpoints, evaluations and notes between; then the release."""
     model, optimizer, plan = of.model, of.optimizer, of.plan
-    folder, world, average = run.folder, current_world(), build_average(model, config, plan)
+    folder, world, average = run.folder, World(), build_average(model, config, plan)
 
     # Where an interrupted run goes on.
     run_id = world.on_rank_zero(lambda: RunRecord.read(folder.path).run_id)

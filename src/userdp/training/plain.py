@@ -26,7 +26,7 @@ from userdp.gradients import require_masked, trainable_parameters
 from userdp.ledger import RunFolder
 from userdp.training.collate import gather_units
 from userdp.training.config import PlainPlan, PrivateOptions
-from userdp.training.distributed import current_world
+from userdp.training.distributed import World
 from userdp.training.guards import require_same_parameters
 from userdp.training.model_origin import digests_of
 from userdp.training.open_run import Training, open_run
@@ -58,7 +58,7 @@ class PlainRun(AbstractContextManager["PlainRun"]):
     ) -> None:
         assert isinstance(of.plan, PlainPlan)
         chosen = of.options.scores is not None or of.options.selection != Strategy.RANDOM
-        if current_world().size > 1 or chosen:
+        if World().size > 1 or chosen:
             raise UseError(
                 "a run without privacy is there to compare with: it trains in one process, on all "
                 "examples",

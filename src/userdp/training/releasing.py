@@ -40,7 +40,7 @@ from userdp.ledger import RunFolder, RunRecord
 from userdp.ledger.run_folder import DIVERGED
 from userdp.training.causal_models import load_model, not_finite, read_model
 from userdp.training.config import train_config
-from userdp.training.distributed import current_world
+from userdp.training.distributed import World
 from userdp.training.lora import is_adapted, uncompiled
 from userdp.training.model_origin import ModelDigests, digests_of, noted_place
 
@@ -160,7 +160,7 @@ def unsharded(model: nn.Module) -> nn.Module:
     """
     on_the_host = StateDictOptions(full_state_dict=True, cpu_offload=True)
     weights = get_model_state_dict(model, options=on_the_host)
-    if current_world().rank:
+    if World().rank:
         return model
     adapted: Any = model if is_adapted(model) else None
     base: Any = model if adapted is None else adapted.get_base_model()

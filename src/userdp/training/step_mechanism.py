@@ -30,7 +30,7 @@ from userdp.plans import Plan, StepRecord
 from userdp.sampling.draws import Sampler, secret_generator
 from userdp.training.collate import Collator
 from userdp.training.devices import machine_facts
-from userdp.training.distributed import Dealing, current_world, shared_secret, source_for
+from userdp.training.distributed import Dealing, World, shared_secret, source_for
 from userdp.training.open_run import Training
 
 _FILLED = 8
@@ -91,7 +91,7 @@ class StepMechanism:
     """
 
     def __init__(self, of: Training, plan: Plan) -> None:
-        self.plan, self.world, self.device = plan, current_world(), device_of(of.model)
+        self.plan, self.world, self.device = plan, World(), device_of(of.model)
         self._of, self._seeds = of, of.options.unsafe_seeds
         self.collator = Collator(of.store, plan, of.options)
         try:
