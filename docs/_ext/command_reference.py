@@ -23,16 +23,16 @@ def _page(name: str) -> str:
     from userdp.cli.parsing import Command
 
     command = Command(name)
-    (told, example), options = command.described, command.options.values()
-    rows = [f"| `{one.shown}` | {one.meaning.replace('|', '&#124;')} |" for one in options]
+    meanings = {one.shown: (one.help or "") % {} for one in command.options.values()}
+    rows = [f"| `{one}` | {told.replace('|', '&#124;')} |" for one, told in meanings.items()]
     if command.takes_settings:
         rows += [
             "| `--set TEXT` | a further setting, as SECTION.FIELD=VALUE |",
             f"| `--settings` | lists all that `--set` reaches: `userdp {name} --settings` |",
         ]
     listed = "\n".join(["| | |", "|---|---|", *rows])
-    shown = f"For example:\n\n```console\n{example}\n```"
-    return "\n\n".join([f"# userdp {name}", *told, listed, shown, ""])
+    shown = f"For example:\n\n```console\n{command.example}\n```"
+    return "\n\n".join([f"# userdp {name}", *command.about, listed, shown, ""])
 
 
 def _generate(sphinx: Sphinx) -> None:

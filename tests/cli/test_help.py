@@ -32,7 +32,7 @@ def test_every_option_has_words_and_the_help_ends_with_a_line_to_run(capsys, mon
     assert max(len(line) for line in told.splitlines() if "Try: " not in line) <= 80
     assert f"Try: userdp {command} " in " ".join(told.split())
     for option in Command(command).options.values():
-        assert option.words, f"{option.name} of userdp {command} has no words"
+        assert option.help, f"{option.name} of userdp {command} has no words"
         assert option.name in told
 
 
@@ -53,12 +53,12 @@ def test_the_help_loads_no_library_that_is_slow_to_load(line):
 
 def test_train_shows_at_most_twenty_options_and_names_the_way_to_all_others(capsys, monkeypatch):
     train = Command("train")
-    assert sum(not option.place for option in train.options.values()) < 20  # and --set
+    assert sum(bool(option.option_strings) for option in train.options.values()) < 20  # and --set
     assert "userdp train --settings" in shown(capsys, monkeypatch, "train", "--help")
     listed = shown(capsys, monkeypatch, "train", "--settings", columns=200)
     for path, setting in train.settings.items():
         assert path in listed
-        assert setting.words, f"{path} has no words"
+        assert setting.help, f"{path} has no words"
 
 
 def test_the_programs_help_lists_every_command_under_its_heading(capsys, monkeypatch):

@@ -50,7 +50,7 @@ def run(arguments: Sequence[str]) -> int:
             print(__version__)
             return 0
         if common.help or line in ([], ["store"]):
-            print(Command(name).parser.format_help() if name else list_of_commands(), end="")
+            print(Command(name).help if name else list_of_commands(), end="")
             return 0
         if name is None:
             raise _no_command(line)

@@ -24,7 +24,7 @@ from typing import Any, NoReturn, get_args, get_type_hints
 
 import userdp
 from userdp import commands
-from userdp.cli.setting import Setting, dataclass_of, documented, fields_of
+from userdp.cli.setting import Value, dataclass_of, documented, fields_of
 from userdp.commands.arguments import Section
 from userdp.core.errors import UseError, closest, likely
 
@@ -49,14 +49,13 @@ _OF_OTHER_TOOLS = {"batch_size": "micro_batch", "lr": "learning_rate"}
 class Parser(argparse.ArgumentParser):
     """`argparse`, whose mistakes are errors of ours."""
 
-    def __init__(self, name: str = "", usage: str = "", about: Sequence[str] = ()) -> None:
-        width = min(100, get_terminal_size().columns) - 1
+    def __init__(self, name: str = "", about: Sequence[str] = ()) -> None:
+        self.width = min(100, get_terminal_size().columns) - 1
         super().__init__(
             prog=f"userdp {name}".strip(),
-            usage=textwrap.fill(f"userdp {usage}", width - 7),
-            description="\n\n".join(textwrap.fill(one, width) for one in about),
+            description="\n\n".join(textwrap.fill(one, self.width) for one in about),
             formatter_class=partial(
-                argparse.RawDescriptionHelpFormatter, max_help_position=25, width=width
+                argparse.RawDescriptionHelpFormatter, max_help_position=25, width=self.width
             ),
             argument_default=argparse.SUPPRESS,
             allow_abbrev=False,
@@ -67,11 +66,11 @@ class Parser(argparse.ArgumentParser):
         """Raise what is wrong with a line."""
         raise UseError(message.removeprefix("argument "), hint=f"see `{self.prog} --help`")
 
-    def describe(self, heading: str, meanings: Mapping[str, str]) -> None:
-        """Add names and their meanings to the help, under a heading."""
-        group = self.add_argument_group(heading)
-        for name, meaning in meanings.items():
-            group.add_argument(name, help=meaning.replace("%", "%%"))
+    def help_with(self, *usage: str, epilog: str = "") -> str:
+        """The help, with what follows the program's name, and with an end."""
+        self.usage = textwrap.fill(" ".join([self.prog, *usage]), self.width - 7)
+        self.epilog = epilog
+        return self.format_help()
 
 
 COMMON = Parser()
@@ -92,14 +91,22 @@ class Command:
     Attributes:
         name: as it is typed, such as ``store stats``.
         function: that it calls.
+        about: the paragraphs of its docstring before the arguments.
+        example: a line to try.
         options: all that it takes outside of ``--set``, by the names of arguments.
         sections: lists what ``--set`` reaches.
+        takes_settings: whether that is anything.
     """
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.function: Callable[..., Any] = getattr(userdp, name.split()[-1])
-        self.options: dict[str, Setting] = {}
+        told, _, behind = (inspect.getdoc(self.function) or "").partition("\nExample::\n")
+        self.about = [" ".join(part.split()) for part in told.split("\n\n")]
+        self.example = behind.split("\n")[1].strip()
+        # It demands nothing: a file may give what the line does not.
+        self._parser = Parser(name, self.about)
+        self.options: dict[str, Value] = {}
         whole: dict[str, Section] = {}
         listed: Callable[[], Mapping[str, Section]] | None = None
         # A name that its module imports for type checkers only is anything.
@@ -107,75 +114,63 @@ class Command:
         hints = get_type_hints(self.function, localns=known, include_extras=True)
         words = documented(self.function)
         for one in inspect.signature(self.function).parameters.values():
+            hint = hints[one.name]
             if one.kind is one.VAR_KEYWORD:
-                for group in get_args(hints[one.name])[1:]:
+                for group in get_args(hint)[1:]:
                     if inspect.isclass(group):
-                        self.options |= fields_of(Section(of=group)) | self.options
+                        for field, how in fields_of(Section(of=group)).items():
+                            self._take(field, **how)
                     else:
                         listed = group
-            elif kind := dataclass_of(hints[one.name]):
+            elif kind := dataclass_of(hint):
                 whole[one.name] = Section(of=kind, whole=kind)
             elif one.name != "progress":  # only a program has somebody to tell of it
-                self.options[one.name] = Setting(
-                    field=one.name,
-                    hint=hints[one.name],
-                    words=words[one.name],
-                    default=one.default,
-                    place=not self.options and one.kind is not one.KEYWORD_ONLY,
-                )
-        self.takes_settings = bool(listed or whole)
+                by_place = one.kind is not one.KEYWORD_ONLY and not self.options
+                how = {"hint": hint, "words": words[one.name], "default": one.default}
+                self._take(one.name, by_place=by_place, **how)
         self.sections = listed or (lambda: whole)
+        self.takes_settings = bool(listed or whole)
+        if self.takes_settings:  # one each, so that what follows may be the store
+            further = "a further setting, as SECTION.FIELD=VALUE"
+            self._parser.add_argument("--set", action="append", metavar="TEXT", help=further)
+
+    def _take(self, field: str, *, by_place: bool = False, default: Any, **how: Any) -> None:
+        """Add an option, unless there is one of this name."""
+        if field not in self.options:
+            spelled = f"--{'no-' if default is True else ''}{field.replace('_', '-')}"
+            names = [] if by_place else [spelled]
+            how |= {"dest": field, "action": Value, "default": default}
+            option: Any = self._parser.add_argument(*names, **how)
+            self.options[field] = option
+
+    @property
+    def help(self) -> str:
+        """What ``--help`` prints."""
+        needed = [one.shown for one in self.options.values() if one.needed]
+        all_else = f"All else: userdp {self.name} --settings lists it.\n\n"
+        epilog = f"{all_else if self.takes_settings else ''}Try: {self.example}"
+        return self._parser.help_with(*needed, "[OPTIONS]", epilog=epilog)
 
     @cached_property
-    def settings(self) -> dict[str, Setting]:
+    def settings(self) -> dict[str, Value]:
         """All that ``--set`` reaches, by ``section.field``."""
-        found = (fields_of(one, place).values() for place, one in self.sections().items())
-        return {setting.name: setting for settings in found for setting in settings}
-
-    @property
-    def described(self) -> tuple[list[str], str]:
-        """The paragraphs of its docstring before the arguments, and its example."""
-        text = inspect.getdoc(self.function) or ""
-        told, _, behind = text.partition("\nExample::\n")
-        paragraphs = [" ".join(part.split()) for part in told.split("\n\n")]
-        return paragraphs, behind.split("\n")[1].strip()
-
-    @property
-    def parser(self) -> Parser:
-        """Reads its line. It demands nothing: a file may give what the line does not."""
-        about, example = self.described
-        needed = [one.shown for one in self.options.values() if one.needed]
-        parser = Parser(self.name, " ".join([self.name, *needed, "[OPTIONS]"]), about)
-        for one in self.options.values():
-            how: dict[str, Any] = {"dest": one.field, "help": one.meaning.replace("%", "%%")}
-            if bool in one.kinds:
-                how |= {"action": "store_const", "const": not one.default}
-            else:
-                how |= {"metavar": one.shown.split()[-1]}
-                how |= {"action": "extend", "nargs": "+"} if one.several else {}
-            action = parser.add_argument(*([] if one.place else [one.name]), **how)
-            action.required = False  # `arguments` asks for it, after it named what is misspelt
-        parser.epilog = f"Try: {example}"
-        if self.takes_settings:
-            how = {"help": "a further setting, as SECTION.FIELD=VALUE", "metavar": "TEXT"}
-            # one each, so that what follows may be the store
-            parser.add_argument("--set", action="append", default=[], **how)
-            all_else = f"All else: userdp {self.name} --settings lists it."
-            parser.epilog = f"{all_else}\n\n{parser.epilog}"
-        return parser
+        return {
+            f"{place}.{field}": Value([], f"{place}.{field}", **how)
+            for place, section in self.sections().items()
+            for field, how in fields_of(section).items()
+        }
 
     @property
     def list_of_settings(self) -> str:
         """What ``--settings`` prints: all that ``--set`` reaches, with meanings."""
-        parser = Parser(usage=f"{self.name} --set SECTION.FIELD=VALUE")
-        for section in self.sections():
-            meanings = {}
+        parser = Parser(self.name)
+        for place in self.sections():
+            group = parser.add_argument_group(place)
             for path, one in self.settings.items():
-                if one.section == section:
-                    values = f": {', '.join(one.choices)}" if one.choices else ""
-                    meanings[path] = one.meaning + values
-            parser.describe(section, meanings)
-        return parser.format_help()
+                if path.startswith(f"{place}."):
+                    choices = one.choices_in_words and f": {one.choices_in_words}"
+                    group.add_argument(path, help=f"{one.help}{choices}")
+        return parser.help_with("--set SECTION.FIELD=VALUE")
 
     def arguments(self, line: Sequence[str], file: Path | None = None) -> dict[str, Any]:
         """What a line, and the command's section of a file, give to its function.
@@ -187,7 +182,7 @@ class Command:
         Raises:
             UseError: something is misspelt, missing, given twice or of another kind.
         """
-        parsed, stray = self.parser.parse_known_args(line)
+        parsed, stray = self._parser.parse_known_args(line)
         if stray:
             raise self._unknown(stray[0])
         typed, given = vars(parsed), {} if file is None else self._in_file(file)
@@ -198,19 +193,15 @@ class Command:
                 raise self._unknown(f"--set {path}")
             given[path] = text.strip()
         given |= typed
-        typed_names = [word.partition("=")[0] for word in line]
-        listed = f"see `userdp {self.name} --help`"
         for option in self.options.values():
-            if typed_names.count(option.name) > 1 and not option.several:
-                raise UseError(f"{option.name} is given twice, and one is wanted", hint=listed)
-            if option.needed and option.field not in given:
-                raise UseError(f"userdp {self.name} needs {option.name}", hint=listed)
+            if option.needed and option.dest not in given:
+                self._parser.error(f"userdp {self.name} needs {option.name}")
         arguments: dict[str, Any] = {}
         sections: dict[str, dict[str, Any]] = {}
         for path, value in given.items():
             one = self.options.get(path) or self.settings[path]
-            into = sections.setdefault(one.section, {}) if one.section else arguments
-            into[one.field] = one.read(value)
+            place, _, field = path.rpartition(".")
+            (sections.setdefault(place, {}) if place else arguments)[field] = one.read(value)
         for place, fields in sections.items():
             make = self.sections()[place].whole
             arguments = (fields if make is None else {place: make(**fields)}) | arguments
@@ -234,7 +225,7 @@ class Command:
     def _unknown(self, word: str, *, where: str = "") -> UseError:
         """The error of a word that is neither an option nor a setting, with a probable guess."""
         spelled = {path: f"--set {path}=…" for path in self.settings}
-        spelled |= {one.field: one.name for one in self.options.values()}
+        spelled |= {field: one.name for field, one in self.options.items()}
         spelled |= {name: f"--{name}" for name in ("json", "config", "help")}
         path = word.removeprefix("--set ").removeprefix("--").replace("-", "_")
         fields = (one for one in self.settings if one.endswith(f".{path}"))
@@ -280,8 +271,9 @@ def first_lines() -> dict[str, str]:
 
 def list_of_commands() -> str:
     """What ``userdp --help`` prints."""
-    parser, told = Parser(usage="COMMAND", about=_ABOUT), first_lines()
+    parser, told = Parser(about=_ABOUT), first_lines()
     for heading, names in COMMANDS.items():
-        parser.describe(heading, {one: told[one] for one in names.split(", ")})
-    parser.epilog = "Try: userdp demo --out demo"
-    return parser.format_help()
+        group = parser.add_argument_group(heading)
+        for one in names.split(", "):
+            group.add_argument(one, help=told[one])
+    return parser.help_with("COMMAND", epilog="Try: userdp demo --out demo")

@@ -2,18 +2,19 @@
 
 It is an option, or a setting that ``--set section.field=value`` reaches: a field of a frozen
 dataclass of the room that owns it, whose docstring documents it. The declared type is what is
-checked.
+checked. `argparse` describes an argument by an action; `Value` is one that knows this type.
 """
 
 from __future__ import annotations
 
+import argparse
 import inspect
 import json
 import os
 import re
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import MISSING, dataclass, fields, is_dataclass
+from dataclasses import MISSING, fields, is_dataclass
 from datetime import date
 from enum import EnumType
 from itertools import product
@@ -36,75 +37,62 @@ _KINDS = {
 _SEQUENCES = (Sequence, tuple)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Setting:
+class Value(argparse.Action):
     """One value that a command can be given.
 
     Args:
-        field: its name in Python.
-        hint: its type there.
+        option_strings: how a line spells it; empty where its place says it, and of a setting.
+        dest: the name of the argument in Python, or ``section.field`` of a setting.
+        hint: its type in Python.
         words: its meaning.
         default: its value where nothing is given, if it has one.
-        section: the section of ``--set`` that it belongs to; none of an option.
-        place: whether a line gives it by its place, and not by a name.
+        others: further words of `argparse`, which say nothing here.
+
+    Attributes:
+        name: as it is typed: ``--micro-batch``, ``--no-base``, ``STORE``, ``clip.form``.
+        needed: whether it must be given.
+        several: whether it takes several values.
+        choices_in_words: its values, where they are few.
     """
 
-    field: str
-    hint: Any
-    words: str
-    default: Any = None
-    section: str = ""
-    place: bool = False
+    def __init__(
+        self, option_strings: Sequence[str], dest: str, *, hint: Any, words: str, default: Any,
+        **others: Any,
+    ) -> None:  # fmt: skip
+        self._kinds = _members(hint)
+        self.several = any(get_origin(one) in _SEQUENCES for one in (hint, *get_args(hint)))
+        self.needed = default in (inspect.Parameter.empty, MISSING)
+        few = (one if isinstance(one, EnumType) else get_args(one) for one in self._kinds)
+        self.choices_in_words = ", ".join(str(value) for values in few for value in values)
+        called = (names for kind, names in _KINDS.items() if kind in self._kinds)
+        metavar, self._wanted = next(called, ("TEXT", "text"))
+        if not option_strings:
+            metavar = dest if "." in dest else dest.upper()
+        self.name = (*option_strings, metavar)[0]
+        flag = option_strings and bool in self._kinds
+        words = words.rstrip(".").replace("%", "%%")
+        if isinstance(default, str | int | float) and not isinstance(default, bool):
+            words += f" [default: {default}]"
+        super().__init__(
+            option_strings, dest, nargs=0 if flag else "+" if self.several else None,
+            const=not default, default=argparse.SUPPRESS, metavar=metavar, help=words,
+        )  # fmt: skip
 
-    @property
-    def kinds(self) -> tuple[Any, ...]:
-        """The types of one value: the members of a union, or of a sequence."""
-        return _members(self.hint)
-
-    @property
-    def several(self) -> bool:
-        """Whether it takes several values."""
-        return any(get_origin(one) in _SEQUENCES for one in (self.hint, *get_args(self.hint)))
-
-    @property
-    def choices(self) -> list[str]:
-        """Its values in words, where they are few."""
-        few = (one if isinstance(one, EnumType) else get_args(one) for one in self.kinds)
-        return [str(value) for values in few for value in values]
-
-    @property
-    def meaning(self) -> str:
-        """Its meaning and its default, for the help."""
-        fixed = isinstance(self.default, str | int | float) and not isinstance(self.default, bool)
-        return self.words.rstrip(".") + (f" [default: {self.default}]" if fixed else "")
-
-    @property
-    def name(self) -> str:
-        """As it is typed: ``--micro-batch``, ``--no-base``, ``STORE``; of a section, ``clip.form``.
-
-        Its section and its field are all that tells two settings of a command apart.
-        """
-        if self.section:
-            return f"{self.section}.{self.field}"
-        if self.place:
-            return self.field.upper()
-        return f"--{'no-' if self.default is True else ''}{self.field.replace('_', '-')}"
+    def __call__(
+        self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, *_: Any
+    ) -> None:
+        """Take the words of a line; `read` makes values of them, as of those in a file."""
+        before = getattr(namespace, self.dest, None)
+        if before is not None and not self.several:
+            message = f"{self.name} is given twice, and one is wanted"
+            raise UseError(message, hint=f"see `{parser.prog} --help`")
+        words = self.const if self.nargs == 0 else values
+        setattr(namespace, self.dest, [*(before or []), *words] if self.several else words)
 
     @property
     def shown(self) -> str:
-        """Its name as an option and the kind of its value, for the help."""
-        return self.name if self.place else f"{self.name} {self._called[0]}".rstrip()
-
-    @property
-    def needed(self) -> bool:
-        """Whether it must be given."""
-        return self.default in (inspect.Parameter.empty, MISSING)
-
-    @property
-    def _called(self) -> tuple[str, str]:
-        """The kind of its value, in the help and in errors."""
-        called = (words for kind, words in _KINDS.items() if kind in self.kinds)
-        return next(called, ("TEXT", "text"))
+        """Its name and the kind of its value, for the help."""
+        return " ".join([*self.option_strings, str(self.metavar)]).rstrip()
 
     def read(self, given: Any) -> Any:
         """The value for Python of what a line or a file gives, or of each where it takes several.
@@ -115,10 +103,8 @@ class Setting:
         Raises:
             UseError: a value is of another type.
 
-        >>> Setting(field="epsilon", hint=float, words="").read("1e3")
+        >>> Value(["--epsilon"], "epsilon", hint=float, words="", default=None).read("1e3")
         1000.0
-        >>> Setting(field="user", hint=str, words="").read('"ann"')
-        '"ann"'
         """
         if self.several and isinstance(given, str) and isinstance(as_json(given), list):
             given = as_json(given)
@@ -127,19 +113,20 @@ class Setting:
 
     def _one(self, given: Any) -> Any:
         text = given if isinstance(given, str) else json.dumps(given, default=str)
-        if Path in self.kinds:  # no shell expands ~ in a file, nor in --out=~/store
+        if Path in self._kinds:  # no shell expands ~ in a file, nor in --out=~/store
             return Path(os.path.expanduser(text))  # noqa: PTH111 (an unknown ~name stays)
-        if str in self.kinds:
+        if str in self._kinds:
             return text  # as it stands: an id may have quotation marks
         value = as_json(text)
         if isinstance(value, float) and value.is_integer():
             value = int(value)  # 1e3
-        for kind, meant in product(self.kinds, (value, text)):
+        for kind, meant in product(self._kinds, (value, text)):
             with suppress(ValueError):
                 return decode(kind, meant, what=self.name)
-        choices = self.choices
-        wanted = f"one of {', '.join(choices)}" if choices else self._called[1]
-        guess, listed = likely(closest(text, choices)), "settings" if self.section else "help"
+        choices, listed = self.choices_in_words, "settings" if "." in self.dest else "help"
+        wanted, guess = self._wanted, likely(closest(text, choices.split(", ")))
+        if choices:
+            wanted = f"one of {choices}"
         message = f"{self.name} must be {wanted}, got {text!r}"
         raise UseError(message, hint=f"{guess}--{listed} describes it")
 
@@ -165,40 +152,38 @@ def dataclass_of(hint: Any) -> Any:
     return None if str in kinds else next(filter(is_dataclass, kinds), None)
 
 
-def fields_of(section: Section, place: str = "") -> dict[str, Setting]:
-    """The fields of a section's dataclass, as settings of the section ``place``.
+def fields_of(section: Section) -> dict[str, dict[str, Any]]:
+    """Of each field of a section's dataclass what `Value` is told.
 
     A field that is a dataclass itself is given by a section of its own, if at all.
     """
     if section.of.__module__ == "userdp.sampling.base":  # an import for which no help waits
-        found = _samplings(place)
+        found = _samplings()
     else:
         words, hints = documented(section.of), get_type_hints(section.of)
         found = {
-            one.name: Setting(
-                field=one.name,
-                hint=hints[one.name],
-                words=words.get(one.name, ""),
-                default=one.default,
-                section=place,
-            )
+            one.name: {
+                "hint": hints[one.name],
+                "words": words.get(one.name, ""),
+                "default": one.default,
+            }
             for one in fields(section.of)
             if not dataclass_of(hints[one.name])
         }
     return {name: one for name, one in found.items() if name not in section.without}
 
 
-def _samplings(place: str) -> dict[str, Setting]:
+def _samplings() -> dict[str, dict[str, Any]]:
     """The kinds of sampling, and all constants of any of them."""
     from userdp.sampling import SAMPLINGS
 
-    found: dict[str, Setting] = {}
+    found: dict[str, dict[str, Any]] = {}
     for kind, sampling in SAMPLINGS.items():
         hints = {**get_type_hints(sampling), "kind": Literal[tuple(SAMPLINGS)]}
         for name, meaning in {"kind": sampling.words.draw, **sampling.words.options}.items():
-            words = f"{found[name].words}; " if name in found else ""
+            words = f"{found[name]['words']}; " if name in found else ""
             words += f"{kind}: {meaning}"
-            found[name] = Setting(field=name, hint=hints[name], words=words, section=place)
+            found[name] = {"hint": hints[name], "words": words, "default": None}
     return found
 
 
