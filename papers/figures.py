@@ -13,12 +13,13 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from benchmarks.rows import whole_rows
 from papers.design import DESIGNS, Design, read_design
 from papers.drawing import Figure, write_csv
 from papers.findings import Finding, Verdict, contrasts_of, finding_of
 from papers.losses import TUNE, Losses
 from papers.rules import RULES
-from papers.runs import RESULTS, name_of, read_rows
+from papers.runs import RESULTS, name_of
 from papers.study import draw_study, rows_of_study
 from userdp.core.codec import encode
 from userdp.core.errors import UseError
@@ -66,7 +67,7 @@ def entry(name: str, results: Path = RESULTS) -> Entry:
     if design is None:
         finding = Finding(here=table["here"], verdict=Verdict(table["verdict"]))
         return Entry(finding=finding, files=table["files"], minutes=table.get("minutes"))
-    rows = read_rows(results / f"{design.name}.jsonl")
+    rows = list(whole_rows(results / f"{design.name}.jsonl"))
     cells = {name_of(encode(setting)) for setting in design.cells}
     run = {name_of(row["key"]["setting"]) for row in rows if row["key"]["run"] != TUNE}
     if not cells <= run:
@@ -135,7 +136,7 @@ def write_figure(name: str, out: Path, *, stores: Mapping[str, Path]) -> dict[st
     picture = out / f"{name}.png"
     out.mkdir(parents=True, exist_ok=True)
     if "design" in table:
-        own = read_rows(RESULTS / f"{table['design']}.jsonl")
+        own = list(whole_rows(RESULTS / f"{table['design']}.jsonl"))
         rows = rows_of_study(STUDIES[table["design"]], own)
         draw_study(table["design"], STUDIES[table["design"]], rows, picture)
     elif "module" in table:

@@ -9,18 +9,17 @@ operating system's, so that repetitions are independent; there is no way to repe
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from torch import nn
 
+from benchmarks.rows import add_row, now, whole_rows
 from papers.design import Declared, Design, Setting
 from papers.losses import TUNE
 from userdp.core.codec import encode, parse
@@ -44,28 +43,6 @@ LOCAL = LocalTraining(learning_rate=(0.001, 0.003, 0.01, 0.03), most_examples=16
 def name_of(key: Mapping[str, Any]) -> str:
     """The key as text; equal for equal keys only."""
     return json.dumps(dict(key), sort_keys=True)
-
-
-def read_rows(path: Path) -> list[Row]:
-    """The rows so far; a last line that a kill cut short is left out."""
-    if not path.exists():
-        return []
-    rows = []
-    for line in path.read_text(encoding="utf-8").splitlines():
-        try:
-            rows.append(parse(line, finite=False))  # losses that diverged, and ε of what has none
-        except ValueError:
-            continue
-    return rows
-
-
-def append_row(path: Path, row: Row) -> None:
-    """Write one line and wait for the disk."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a", encoding="utf-8") as file:
-        file.write(json.dumps(row) + "\n")
-        file.flush()
-        os.fsync(file.fileno())
 
 
 def key_of(setting: Setting, rate: float, run: str) -> Row:
@@ -123,7 +100,7 @@ class Campaign:
 
     def rows(self, design: Design) -> list[Row]:
         """The rows of a design so far."""
-        return read_rows(self.results / f"{design.name}.jsonl")
+        return list(whole_rows(self.results / f"{design.name}.jsonl"))
 
     def run(self, design: Design) -> None:
         """Run what a design lacks; a row is on the disk as each run ends.
@@ -134,9 +111,8 @@ class Campaign:
         while runs := missing_runs(design, self.rows(design)):
             for number, (setting, rate, name) in enumerate(runs):
                 row = run_one(self, setting, rate, name)
-                date = datetime.now(UTC).isoformat(timespec="seconds")
-                stamp = {"design": design.digest, "date": date}
-                append_row(self.results / f"{design.name}.jsonl", {**row, **stamp})
+                stamp = {"design": design.digest, "date": now()}
+                add_row(self.results / f"{design.name}.jsonl", {**row, **stamp})
                 what = f"{design.name} {number + 1}/{len(runs)} {setting.text} {setting.method}"
                 self.say(f"{what}: {row['loss']:.4f}, {row['seconds_in_all']:.0f} s")
 

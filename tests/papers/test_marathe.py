@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 
+from benchmarks.rows import whole_rows
 from papers import marathe
 from papers.__main__ import main
 from papers.design import DESIGNS
@@ -29,7 +30,7 @@ from papers.marathe import (
     silo_sum,
 )
 from papers.published import Reduction
-from papers.runs import RESULTS, read_rows
+from papers.runs import RESULTS
 from userdp.federated.algorithms import ALGORITHMS
 from userdp.federated.silo import build_model
 from userdp.gradients import Units, get_engine
@@ -128,7 +129,7 @@ def test_a_step_expects_the_batch_since_the_declared_items_are_those_under_the_c
 def test_rates_are_those_of_least_loss_in_the_studys_rows():
     design = tomllib.loads((DESIGNS / "marathe.toml").read_text(encoding="utf-8"))
     assert (tuple(design["seeds"]), design["tuning_seed"]) == (SEEDS, TUNING_SEED)
-    rows = [r for r in read_rows(RESULTS / "marathe.jsonl") if r["key"]["seed"] == TUNING_SEED]
+    rows = [r for r in whole_rows(RESULTS / "marathe.jsonl") if r["key"]["seed"] == TUNING_SEED]
     for (algorithm, accounting), rate in RATES.items():
         own = [
             (math.inf if row["loss"] is None else row["loss"], row["key"]["rate"])
