@@ -186,7 +186,9 @@ class Clip:
 
     def __post_init__(self) -> None:
         require_positive("l2_clip_norm", self.l2_norm)
-        if not isinstance(self.form, ClipForm) and self.form not in OWN_FORMS:
+        if self.form in set(ClipForm):  # a setting of a command line is a word
+            object.__setattr__(self, "form", ClipForm(self.form))
+        elif self.form not in OWN_FORMS:
             known = ", ".join([*ClipForm, *OWN_FORMS])
             raise UseError(
                 f"there is no form of clipping named {self.form!r}",

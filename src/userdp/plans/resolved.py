@@ -192,7 +192,7 @@ def _clip(chosen: PlanFields, l2_norm: float, sampling: type[Sampling]) -> Clip:
             f"clip.item_norm says nothing with sampling {sampling.kind}: a unit is one example"
         )
     form = clip.get("form", ClipForm.THRESHOLD)
-    if "stability" in clip and not (isinstance(form, ClipForm) and form.stabilized):
+    if "stability" in clip and form != ClipForm.AUTOMATIC:
         raise UseError(f"clip.stability says nothing with clip.form {form}")
     adapting = chosen.adaptation
     if adapting and "quantile" not in adapting:
