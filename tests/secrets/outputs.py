@@ -1,148 +1,76 @@
-"""Who may read each output, and what it may hold: the table that docs/concepts/secrets.md shows."""
+"""Who may read each output, and what it may hold, by the table of docs/concepts/secrets.md."""
 
 from __future__ import annotations
 
 import fnmatch
-from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
 
 from tests.secrets.planted import Kind
 
-NOTHING: frozenset[Kind] = frozenset()
-EXACT = frozenset({Kind.NUMBER})
-OF_A_STORE = frozenset({Kind.NUMBER, Kind.DIGEST})
-EVERYTHING = frozenset(Kind)
-
-OPERATOR, ANYONE = "the operator", "anyone"
+PAGE = Path(__file__).parents[2] / "docs" / "concepts" / "secrets.md"
+OPERATOR = "the operator"
 
 
-@dataclass(frozen=True)
-class Output:
-    """A kind of output.
-
-    Args:
-        name: in the words of the docs.
-        reader: who may read it.
-        files: patterns of its files, below the folder in which the commands are called; of several
-            outputs whose patterns fit, the first counts. None of what is no file.
-        holds: which secrets it may hold.
-        why: where it holds anything, what for; in the words of the docs.
-    """
+class Output(NamedTuple):
+    """A kind of output: a row of the table."""
 
     name: str
     reader: str
-    files: str = ""
-    holds: frozenset[Kind] = NOTHING
-    why: str = ""
+    words: str
 
     @property
-    def words(self) -> str:
-        """What it may hold, as the docs say it."""
-        if self.holds == EVERYTHING:
-            return f"all of it: {self.why}"
-        if not self.holds:
-            return "nothing of this"
-        digests = ", digests of a store's text" if Kind.DIGEST in self.holds else ""
-        return f"exact numbers{digests}: {self.why}"
+    def holds(self) -> frozenset[Kind]:
+        """The secrets that it may hold."""
+        if self.words.startswith("all of it"):
+            return frozenset(Kind)
+        what, _, _ = self.words.partition(":")
+        words = {Kind.NUMBER: "exact numbers", Kind.DIGEST: "digests of a store's text"}
+        return frozenset(kind for kind, said in words.items() if said in what)
 
 
-SCREEN = Output("what a command prints", ANYONE)
-OPERATORS_SCREEN = Output(
-    "what a command prints with a notice that it is operator-only, "
-    "and any JSON with `operator_only: true`",
-    OPERATOR,
-    holds=OF_A_STORE,
-    why="counts, losses, norms",
-)
-ERRORS = Output(
-    "userdp's own errors and warnings, logs, progress; not the traces and words of other "
-    "libraries' errors, which are the operator's",
-    ANYONE,
-)
+_, _, _rest = PAGE.read_text(encoding="utf-8").partition("|---|---|---|\n")
+OUTPUTS = [Output(*row[2:-2].split(" | ")) for row in _rest.split("\n\n")[0].splitlines()]
 
-OUTPUTS = (
-    SCREEN,
-    OPERATORS_SCREEN,
-    ERRORS,
-    Output(
-        "`tokenizer.json`, wherever it lies",
-        ANYONE,
-        "*/tokenizer.json",
-        EXACT,
-        "those of a public vocabulary, which the operator chose",
-    ),
-    Output("`STORE/ledger.jsonl`", OPERATOR, "*store/ledger.json*"),
-    Output("`STORE/`", OPERATOR, "*store/*", EVERYTHING, "it is the people's text"),
-    Output(
-        "`RUN/operator.jsonl`, `resume.json`, `checkpoints/`, `curves/`, `audit/`",
-        OPERATOR,
-        "*/operator.jsonl */resume.json */checkpoints/* */curves/* */audit/* */.lock */.*.lock "
-        "*.lock",
-        OF_A_STORE,
-        "losses, norms, cohort sizes, the store that a resumed run must find again",
-    ),
-    Output(
-        "`RUN/ledger.jsonl`, `plan.json`, `train.toml`, `model/`, `adapter/`",
-        ANYONE,
-        "*run/ledger.jsonl *run/plan.json *run/train.toml *run/model/* */model/* */adapter/*",
-    ),
-    Output("the plan of `userdp plan`", ANYONE, "plan.json"),
-    Output(
-        "the norms of `userdp plan --norms-out` and the scores of `userdp store score`",
-        OPERATOR,
-        "norms.json scores.arrow",
-        OF_A_STORE,
-        "norms and losses of people's text",
-    ),
-    Output(
-        "a report, and what `--plot` draws",
-        OPERATOR,
-        "report.html *.svg",
-        EXACT,
-        "the section for the operator; counts and losses",
-    ),
-    Output("a report with `--public`, a summary", ANYONE, "public.html summary.html"),
-    Output("what `userdp export` writes", ANYONE, "shared/*"),
-    Output("texts of `userdp generate`", ANYONE, "synthetic.jsonl*"),
-    Output("texts of `userdp generate --check`", OPERATOR, "checked.jsonl*"),
-    Output("a tuning's `winner/`", ANYONE, "sweep/winner/*"),
-    Output(
-        "the rest of a tuning's folder",
-        OPERATOR,
-        "sweep/*",
-        OF_A_STORE,
-        "the runs of its trials, with all that is the operator's of them",
-    ),
-    Output(
-        "a federation's plan, model and rounds; a silo's `begun.json` and its last update",
-        ANYONE,
-        "federation/*",
-    ),
-    Output("the corpus that `userdp store dedup` leaves", OPERATOR, "clean.jsonl"),
-    Output("its `.provenance.json`", ANYONE, "clean.jsonl.provenance.json"),
-    Output(
-        "`runs/` of a trainer of Hugging Face's: event files of TensorBoard, which hold the time "
-        "of each step",
-        OPERATOR,
-        "trained/runs/*",
-    ),
-    Output(
-        "the rest of the output folder of a trainer of Hugging Face's, with `trainer_state.json` "
-        "and logs",
-        ANYONE,
-        "trained/*",
-    ),
-)
+
+def row(beginning: str) -> Output:
+    """The first output whose name begins so."""
+    return next(one for one in OUTPUTS if one.name.startswith(beginning))
+
+
+SCREEN = row("what a command prints")
+OPERATORS_SCREEN = row("what a command prints with a notice")
+
+FILES = {
+    "*/tokenizer.json": row("`tokenizer.json`"),
+    "*store/ledger.json*": row("`STORE/ledger.jsonl`"),
+    "*store/*": row("`STORE/`"),
+    "*/operator.jsonl */resume.json */checkpoints/* */curves/* */audit/* */.lock */.*.lock *.lock":
+        row("`RUN/operator.jsonl`"),
+    "*run/ledger.jsonl *run/plan.json *run/train.toml *run/model/* */model/* */adapter/*":
+        row("`RUN/ledger.jsonl`"),
+    "plan.json": row("the plan"),
+    "norms.json scores.arrow": row("the norms"),
+    "report.html *.svg": row("a report, and what `--plot` draws"),
+    "public.html summary.html": row("a report with `--public`"),
+    "shared/*": row("what `userdp export` writes"),
+    "synthetic.jsonl*": row("texts of `userdp generate`"),
+    "checked.jsonl*": row("texts of `userdp generate --check`"),
+    "sweep/winner/*": row("a tuning's `winner/`"),
+    "sweep/*": row("the rest of a tuning's folder"),
+    "federation/*": row("a federation's plan"),
+    "clean.jsonl": row("the corpus"),
+    "clean.jsonl.provenance.json": row("its `.provenance.json`"),
+    "trained/runs/*": row("`runs/` of a trainer"),
+    "trained/*": row("the rest of the output folder of a trainer"),
+}  # fmt: skip
+"""Patterns of each output's files, below the folder in which the commands are called: of several
+that fit, the first counts."""
 
 
 def output_of(file: str) -> Output | None:
     """The output that a file is a part of; None of one that nobody declared."""
-    for output in OUTPUTS:
-        if any(fnmatch.fnmatchcase(file, pattern) for pattern in output.files.split()):
+    for patterns, output in FILES.items():
+        if any(fnmatch.fnmatchcase(file, pattern) for pattern in patterns.split()):
             return output
     return None
-
-
-def table() -> str:
-    """The table of the docs."""
-    rows = [f"| {one.name} | {one.reader} | {one.words} |" for one in OUTPUTS]
-    return "\n".join(["| output | who may read it | ids, text, numbers |", "|---|---|---|", *rows])

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.secrets.conftest import PLAN, Planted, plant
-from tests.secrets.outputs import OPERATOR, OPERATORS_SCREEN, SCREEN, Output, output_of
+from tests.secrets.outputs import OPERATOR, OPERATORS_SCREEN, OUTPUTS, SCREEN, Output, output_of
 from tests.secrets.planted import PEOPLE, Secrets, measured_in, rows
 from tests.secrets.scan import findings
 from userdp.cli.app import run as userdp
@@ -54,6 +54,11 @@ OTHERS = {"demo", "selftest", "federate", "store dedup"}
 """Commands of public or made-up text, and those whose files their own tests look through."""
 
 _NOTICE = re.compile(r'operator-only|"operator_only": true', re.IGNORECASE)
+
+
+def test_what_anyone_may_read_holds_nothing_but_a_public_vocabulary():
+    held = [one for one in OUTPUTS if one.holds and one.reader != OPERATOR]
+    assert [one.name for one in held] == ["`tokenizer.json`, wherever it lies"]
 
 
 def test_every_command_has_a_row():
