@@ -8,10 +8,10 @@ Parts, each reported on its own:
             log-normal with the median of 183 and the mean of 397 examples of Charles et al. 2024,
             Table 1, at most 194,200; texts of real words, log-normal in length, at most 128
             tokens. Each size runs in a process of its own: peak RSS, wall seconds, and busy
-            seconds per stage: reading (parse and spool), sorting, fetching (records by user),
-            tokenizing and cutting, splitting, writing (with the content hash), finishing
-            (checksums and sync). A block is tokenized in one thread while another fetches, cuts
-            and writes, so the stages add up to more than the wall. One line through the sizes
+            seconds per stage: reading, tokenizing, sorting, fetching (records by user), cutting
+            and splitting, writing (with the content hash), finishing (checksums and sync). A block
+            is tokenized in one thread while another reads the next one, so the stages add up to
+            more than the wall. One line through the sizes
             extrapolates to 135.8 M.
 ``spark``   The same corpus prepared by DuckDB, by Spark on two cores and by Spark on one, in turn,
             for ``--rounds`` rounds: wall seconds, processor seconds of all processes together

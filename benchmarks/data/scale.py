@@ -28,7 +28,6 @@ def prepare_child(path: str, out: str) -> None:
 
     clock = Clock()
     for kind, method, stage in (
-        (Grouping, "add", "reading"),
         (Grouping, "sort", "sorting"),
         (stages, "tokenized", "tokenizing"),
         (stages, "write_examples", "cutting and splitting"),
@@ -36,8 +35,11 @@ def prepare_child(path: str, out: str) -> None:
         (StoreWriter, "finish", "finishing"),
     ):
         setattr(kind, method, clock.wrap(stage, getattr(kind, method)))
-    iterated = "batches"
-    setattr(Grouping, iterated, clock.iterate("fetching", getattr(Grouping, iterated)))
+    for where, iterated, stage in (
+        (stages, "in_blocks", "reading"),
+        (Grouping, "batches", "fetching"),
+    ):
+        setattr(where, iterated, clock.iterate(stage, getattr(where, iterated)))
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     began, cpu = time.perf_counter(), time.process_time()
     meta = prepare_store(

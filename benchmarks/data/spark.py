@@ -28,45 +28,29 @@ def spark_child(path: str, out: str, engine: str) -> None:
     if engine != "duckdb":
         os.environ["PYSPARK_SUBMIT_ARGS"] = f"--master {engine} pyspark-shell"
         os.environ["PYSPARK_PYTHON"] = sys.executable
-    from userdp.data import spark as grouping
-    from userdp.data.grouping import GroupingEngine
-    from userdp.data.pipeline import prepare_store
+    from userdp.data import spark as engines
+    from userdp.data.pipeline import Engine, prepare_store
     from userdp.data.sources import open_source
     from userdp.data.store_tokenizer import StoreTokenizer
 
-    seconds: dict[str, float] = {}
     spark: dict[str, float] = {"cpu_seconds": 0.0, "java_peak_rss_gb": 0.0}
 
-    def timed(name: str) -> None:
-        whole = getattr(grouping.SparkGrouping, name)
-
-        def stage(*arguments: Any, **options: Any) -> Any:
-            began = time.perf_counter()
-            try:
-                return whole(*arguments, **options)
-            finally:
-                seconds[name] = time.perf_counter() - began
-
-        setattr(grouping.SparkGrouping, name, stage)
-
-    for name in ("add", "sort"):
-        timed(name)
-    session = grouping.session
+    session = engines.session
 
     @contextmanager
-    def measured(*arguments: Any, **options: Any) -> Iterator[Any]:
-        with session(*arguments, **options) as running:
+    def measured() -> Iterator[Any]:
+        with session() as running:
             yield running
             spark.update(_of_spark())
 
-    grouping.session = measured
+    engines.session = measured
     began = time.perf_counter()
     meta = prepare_store(
         open_source([path]),
         Path(out),
         tokenizer=StoreTokenizer.load(),
         seq_len=SEQ_LEN,
-        engine=GroupingEngine.DUCKDB if engine == "duckdb" else GroupingEngine.SPARK,
+        engine=Engine.DUCKDB if engine == "duckdb" else Engine.SPARK,
     )
     wall = time.perf_counter() - began
     print(
@@ -74,7 +58,6 @@ def spark_child(path: str, out: str, engine: str) -> None:
             {
                 "wall_seconds": wall,
                 "cpu_seconds": time.process_time() + spark["cpu_seconds"],
-                "seconds": seconds,
                 "driver_peak_rss_gb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20,
                 "java_peak_rss_gb": spark["java_peak_rss_gb"],
                 "content_sha256": meta.content_sha256,
@@ -87,7 +70,7 @@ def spark(
     folder: Path, records: int, engines: list[str], *, rounds: int, words_per_text: int
 ) -> dict[str, Any]:
     """Rounds of all ``engines``, one after another, each in a process of its own."""
-    path = folder / "corpus"  # Spark reads a file a task
+    path = folder / "corpus"
     path.mkdir()
     for part in range(_FILES):
         write_corpus(path / f"{part}.jsonl", records // _FILES, part, words_per_text=words_per_text)

@@ -76,7 +76,7 @@ def lines_of(block_and_last: tuple[Any, bytes | None]) -> Any:
     heads = pc.binary_join_element_wise(plain('"]]\n["'), names, plain('",["'), plain(""))
     before = pa.concat_arrays([pa.array(['","'], pa.large_string()), heads])
     before = before.take(pa.array(np.cumsum(begins) * begins))
-    texts = pc.binary_join_element_wise(before, escaped(block["text"]), plain(""))
+    texts = pc.binary_join_element_wise(before, escaped(block["content"]), plain(""))
     ends = offsets_of(texts)
     begin = int(ends[0]) + (4 if last is None else 0)  # nothing is open before the first
     return memoryview(texts.buffers()[2])[begin : int(ends[-1])]

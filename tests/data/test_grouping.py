@@ -26,7 +26,7 @@ def grouped(folder, records, **options):
 def records_of(grouping) -> list[Record]:
     """What comes out, as it went in."""
     return [
-        Record(row["user"], row["text"], row["held_out"])
+        Record(row["user"], row["content"], row["held_out"])
         for block in grouping.batches()
         for row in block.to_pylist()
     ]
@@ -55,7 +55,7 @@ def test_text_beyond_the_memory_limit_goes_to_disk(tmp_path):
     got = []
     for block in grouped(tmp_path, records, memory_limit="32MB").batches():
         assert block.nbytes < 2**24
-        got += [(r["user"], len(r["text"]), r["text"][:1]) for r in block.to_pylist()]
+        got += [(r["user"], len(r["content"]), r["content"][:1]) for r in block.to_pylist()]
     expected = [(b"%d" % (n % 7), size, bytes([97 + n % 26])) for n, size in enumerate(sizes)]
     assert got == sorted(expected, key=lambda record: record[0])
 

@@ -1,4 +1,4 @@
-"""Spark's grouping gives the store that DuckDB's does; kills leave all or nothing."""
+"""Spark makes the store that one process makes; kills leave all or nothing."""
 
 from __future__ import annotations
 
@@ -32,18 +32,19 @@ LAYOUT = ("store_id", "states", "files")
 UNUSABLE = [
     b"\xff", b"", b"{", {"user": "a"}, {"user": "c", "text": " "}, {"user": ["e", "f"], "text": ""},
     {"user": "k", "text": "l"}, {"user": ["g", "h"], "text": "i j"},
+    {"user": "m", "text": "It ends <|endoftext|> here, says who wants to end it."},
 ]  # fmt: skip
 
 
 @pytest.fixture(scope="module")
-def session(tmp_path_factory):
+def session():
     """One Spark for all tests, that is found active: starting it takes seconds."""
-    with job.session(tmp_path_factory.mktemp("spark"), heap=2**29) as spark:
+    with job.session() as spark:
         yield spark
 
 
 def mixed(folder: Path, users: int = 60) -> Path:
-    """JSON Lines with everything that is dropped, and records of several owners."""
+    """JSON Lines with everything that is dropped, of several owners, and with a special token."""
     texts = interleaved(corpus(users))
     rows: list[object] = [{"user": r.user.decode(), "text": r.text.decode()} for r in texts]
     for place, odd in enumerate(UNUSABLE * 5):
@@ -72,9 +73,12 @@ def made(path: Path, out: Path, engine: str, **options: object) -> dict[str, obj
 
 @pytest.mark.slow
 @pytest.mark.parametrize("source", [mixed, talks])
-def test_both_engines_make_the_same_store(session, tmp_path, source):
-    """Also where the store lies at a path that Spark would take for a pattern."""
-    path, odd = source(tmp_path), tmp_path / "a %20 [s]tore{1}*?"
+@pytest.mark.parametrize("part", [1, 2**24])
+def test_both_engines_make_the_same_store(session, tmp_path, monkeypatch, source, part):
+    """Of one file of records or of many; also where the store lies at an odd path."""
+    monkeypatch.setattr(job, "_PART_BYTES", part)
+    monkeypatch.setattr("userdp.data.records.BLOCK_RECORDS", 100)
+    path, odd = source(tmp_path), tmp_path / "a: %20 [s]tore{1}*?"
     expected = made(path, tmp_path / "duckdb", "duckdb", split="first-part")
     assert made(path, odd, "spark", split="first-part") == expected
     assert view(UserStore.open(odd)) == view(UserStore.open(tmp_path / "duckdb"))
@@ -93,48 +97,51 @@ def test_real_records_give_the_same_store(session, tmp_path, name):
 
 
 @pytest.mark.slow
-def test_twin_records_that_come_otherwise_give_another_store_or_none(
-    session, tmp_path, monkeypatch
-):
-    """By text within a user, and users apart."""
-    path = mixed(tmp_path)
+def test_twin_tokens_that_come_in_another_order_give_another_store(session, tmp_path, monkeypatch):
+    path, whole = mixed(tmp_path), job.tokenized_by_spark
+    monkeypatch.setattr("userdp.data.records.BLOCK_RECORDS", 100)
     expected = made(path, tmp_path / "duckdb", "duckdb")["content_sha256"]
-    monkeypatch.setattr(job, "_ORDER", ("user", "text"))
-    assert made(path, tmp_path / "spark", "spark")["content_sha256"] != expected
-    monkeypatch.setattr(job, "_ORDER", ("text",))
-    with pytest.raises(AssertionError, match="order of their ids"):
-        made(path, tmp_path / "apart", "spark")
+    for name, order, equal in (("same", 1, True), ("back", -1, False)):
+        monkeypatch.setattr(
+            "userdp.data.pipeline.tokenized_by_spark", lambda *a, by=order: list(whole(*a))[::by]
+        )
+        assert (made(path, tmp_path / name, "spark")["content_sha256"] == expected) is equal
 
 
 @pytest.mark.slow
-def test_twin_a_part_that_is_lost_breaks_the_books(session, tmp_path, monkeypatch):
-    """Its records are counted as read, and stored nowhere."""
-    whole = job.SparkGrouping.batches
-    monkeypatch.setattr(job.SparkGrouping, "batches", lambda self: (b[1:] for b in whole(self)))
+def test_twin_tokens_that_are_lost_break_the_books(session, tmp_path, monkeypatch):
+    """Their records are counted as read, and stored nowhere."""
+    whole = job.tokenized_by_spark
+    monkeypatch.setattr(
+        "userdp.data.pipeline.tokenized_by_spark", lambda *a: (b[1:] for b in whole(*a))
+    )
     with pytest.raises(FailureError, match="books do not balance"):
         made(mixed(tmp_path), tmp_path / "store", "spark")
     assert not (tmp_path / "store").exists()
 
 
 @pytest.mark.slow
-def test_a_spark_that_fails_leaves_no_store(session, tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("task", "error", "words"),
+    [
+        (lambda part, tokens: 1 // 0, FailureError, "Spark failed"),
+        (lambda part, tokens: UseError("cannot encode"), UseError, "cannot encode"),
+    ],
+)
+def test_a_spark_that_fails_leaves_no_store(session, tmp_path, monkeypatch, task, error, words):
+    """An error of ours comes back as it is."""
     path = mixed(tmp_path)
-    monkeypatch.setattr(job, "_ORDER", ("nothing",))
-    with pytest.raises(FailureError, match="Spark failed"):
+    monkeypatch.setattr(job, "tokenize_part", task)
+    with pytest.raises(error, match=words):
         made(path, tmp_path / "store", "spark")
     assert [one.name for one in tmp_path.iterdir()] == ["mixed.jsonl"]
-
-
-def test_a_path_that_spark_cannot_read_is_refused(tmp_path):
-    with pytest.raises(UseError, match="may not have a colon"):
-        job.SparkGrouping(tmp_path / "a:b")
 
 
 def test_without_java_the_way_out_is_named(tmp_path, monkeypatch):
     monkeypatch.setattr("shutil.which", lambda name: None)
     monkeypatch.delenv("JAVA_HOME", raising=False)
     with pytest.raises(UseError, match="needs Java"):
-        job.SparkGrouping(tmp_path)
+        next(job.tokenized_by_spark(len, [], tmp_path))
 
 
 def java_of(pid: int) -> int | None:

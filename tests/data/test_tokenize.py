@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import pickle
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -55,9 +57,15 @@ def test_the_bundled_tokenizer_loses_nothing(text):
 
 
 def test_nobodys_text_can_end_a_record():
+    """Nor where a tokenizer was sent to another process; twin: the library's own pickle."""
     tokenizer = StoreTokenizer.load()
-    (tokens,) = tokenizer.encode([f"before {END_OF_TEXT} after"])
-    assert tokens.count(tokenizer.end_of_text_id) == 1
+    sent = pickle.loads(pickle.dumps(tokenizer))
+    for one in (tokenizer, sent):
+        (tokens,) = one.encode([f"before {END_OF_TEXT} after"])
+        assert tokens.count(tokenizer.end_of_text_id) == 1
+    forgetful = replace(tokenizer, encoder=pickle.loads(pickle.dumps(tokenizer.encoder)))
+    (tokens,) = forgetful.encode([f"before {END_OF_TEXT} after"])
+    assert tokens.count(tokenizer.end_of_text_id) == 2
 
 
 def test_the_bundled_tokenizer_is_what_the_design_says():

@@ -11,8 +11,7 @@ from userdp.commands.progress import shown
 from userdp.core.errors import UseError, warn
 from userdp.core.interrupts import held, told
 from userdp.core.stages import Progress
-from userdp.data.grouping import GroupingEngine
-from userdp.data.pipeline import append_records, prepare_store
+from userdp.data.pipeline import Engine, append_records, prepare_store
 from userdp.data.sources import KINDS, InputOptions, Source, memory, open_source
 from userdp.data.sources.conversations import template_of
 from userdp.data.sources.source import SourceOptions
@@ -78,10 +77,10 @@ def prepare(
             ccnews, else hash.
         records_per_user: keep a record of several users if each of its owners has fewer than so
             many (fixed-graph adjacency, ELS only); by default it goes to its first owner only.
-        engine: duckdb in this process, or spark on many (needs pyspark and Java). The store's
-            content is the same.
-        memory_limit: most memory of the grouping stage, for instance 1GB (of Spark's Java, on this
-            machine); the rest goes to disk beside the store.
+        engine: duckdb prepares in this process; spark tokenizes on many machines (needs pyspark and
+            Java). The store's content is the same.
+        memory_limit: most memory of the grouping stage, for instance 1GB; the rest goes to disk
+            beside the store.
         append: add to the store that lies there, which keeps its tokenizer, length and fractions.
         overwrite: replace the store that lies there; its privacy ledger is kept.
         ledger: a privacy ledger that other stores of the same people name too, so that what they
@@ -113,7 +112,7 @@ def prepare(
         )
     usual = KINDS[records.kind].split if records.kind in KINDS else SplitRule.HASH
     how: dict[str, Any] = {"split": usual if split is None else SplitRule(split)}
-    how |= {"engine": GroupingEngine(engine), "memory_limit": memory_limit}
+    how |= {"engine": Engine(engine), "memory_limit": memory_limit}
     if not append:
         how |= {"held_out_users": held_out_users, "held_out_examples": held_out_examples}
         how |= {"tokenizer": StoreTokenizer.load(words), "seq_len": seq_len, "overwrite": overwrite}

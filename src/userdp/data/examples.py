@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import pairwise
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -14,10 +14,12 @@ from numpy.typing import NDArray
 from userdp.data.arrow_files import ends_of, members_of, pieces
 from userdp.data.meta import MIN_SEQ_LEN
 from userdp.data.records import (
+    BLOCK,
     TARGET,
     Drop,
     ExampleDrop,
     Tally,
+    offsets_of,
     run_starts,
     unpacked,
 )
@@ -36,45 +38,35 @@ _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
 
 
-class Tokenized(NamedTuple):
+def tokenized(
+    block: pa.RecordBatch, *, tokenizer: StoreTokenizer, loss_mask: bool
+) -> pa.RecordBatch:
     """A block of records with their tokens in place of their texts.
-
-    Args:
-        users: the user of each record.
-        held_out: bool (records,), see `userdp.data.records.Record`.
-        sizes: int64 (records,), tokens of each record, which lie one after another.
-        tokens: flat.
-        targets: uint8, parallel to ``tokens``; None without a loss mask.
-    """
-
-    users: pa.LargeBinaryArray
-    held_out: NDArray[np.bool_]
-    sizes: NDArray[np.int64]
-    tokens: NDArray[Any]
-    targets: NDArray[np.uint8] | None
-
-
-def tokenized(block: pa.RecordBatch, tokenizer: StoreTokenizer, *, loss_mask: bool) -> Tokenized:
-    """The tokens of a block of records.
 
     Guarantee: each record's tokens depend on its own text and the tokenizer.
 
     Args:
-        block: records, see `userdp.data.records.BLOCK`.
+        block: of the schema `userdp.data.records.BLOCK`.
         tokenizer: of the store.
         loss_mask: whether records have pieces, some of which the loss counts.
     """
-    targets = None
     if loss_mask:
-        tokens, sizes, targets = _tokens_of_pieces(block, tokenizer)
+        tokens, sizes = _tokens_of_pieces(block["content"].to_pylist(), tokenizer)
     else:
-        texts = block["text"].cast(pa.large_string()).to_pylist()
+        texts = block["content"].cast(pa.large_string()).to_pylist()
         tokens, sizes = tokenizer.encode_flat(texts)
-    return Tokenized(block["user"], _held_out(block), sizes, tokens, targets)
+    buffers = [None, pa.py_buffer(ends_of(sizes * tokens.itemsize)), pa.py_buffer(tokens)]
+    content = pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(block), buffers)
+    return pa.record_batch([block["user"], content, block["held_out"]], schema=BLOCK)
+
+
+def _marked(token_dtype: str) -> np.dtype[Any]:
+    """A token of a store with a loss mask, and whether the loss counts it."""
+    return np.dtype([("token", token_dtype), ("target", "u1")])
 
 
 def write_examples(
-    blocks: Iterable[Tokenized],
+    blocks: Iterable[pa.RecordBatch],
     writer: StoreWriter,
     tally: Tally,
     *,
@@ -88,7 +80,7 @@ def write_examples(
     and a per-user hash. Memory is bounded by some blocks.
 
     Args:
-        blocks: each user's records one after another, in their order.
+        blocks: `tokenized`; each user's records one after another, in their order.
         writer: of the store.
         tally: the books.
         rule: how a training user's records are split; `first_parts` has applied ``FIRST_PART``.
@@ -97,11 +89,15 @@ def write_examples(
     """
     meta = writer.meta
     fraction = meta.held_out_examples if rule is SplitRule.HASH else 0.0
+    kind = _marked(meta.token_dtype) if meta.loss_mask else np.dtype(meta.token_dtype)
     done = 0
     for block in blocks:
-        sizes, held_out = block.sizes, block.held_out
+        ends, held_out = offsets_of(block["content"]), _held_out(block)
+        content = np.frombuffer(memoryview(block["content"].buffers()[2])[ends[0] : ends[-1]], kind)
+        sizes = np.diff(ends) // kind.itemsize
+        tokens, targets = (content["token"], content["target"]) if kind.names else (content, None)
         record, begins, lengths = cut_records(sizes, meta.seq_len)
-        kept = _kept(record, begins, lengths, block.targets, one_per_record, tally)
+        kept = _kept(record, begins, lengths, targets, one_per_record, tally)
         record, begins, lengths = record[kept], begins[kept], lengths[kept]
         usable = np.bincount(record, minlength=len(sizes)) > 0
         whole, cut = sizes > 1, (sizes > 1) & (sizes % meta.seq_len == 1)
@@ -109,9 +105,9 @@ def write_examples(
         tally.drop(Drop.NO_ANSWER, int((whole & ~usable).sum()))
         tally.drop_examples(ExampleDrop.TOO_SHORT, int(cut.sum()))
         tally.records_stored += int(usable.sum())
-        runs = run_starts(block.users)
+        runs = run_starts(block["user"])
         bounds = [*runs.tolist(), len(sizes)]
-        users = block.users.take(pa.array(runs)).to_pylist()
+        users = block["user"].take(pa.array(runs)).to_pylist()
         examples = np.searchsorted(record, bounds).tolist()
         for user, records, own in zip(users, pairwise(bounds), pairwise(examples), strict=True):
             here, there = slice(*records), slice(*own)
@@ -127,9 +123,11 @@ def write_examples(
             for split, chosen in splits.items():
                 part = chosen[record[there] - here.start]
                 where = begins[there][part], lengths[there][part]
-                targets = None if block.targets is None else pieces(block.targets, *where)
-                tokens, number = pieces(block.tokens, *where), int((chosen & stored).sum())
-                writer.write(user, split, tokens, where[1], targets=targets, records=number)
+                writer.write(
+                    user, split, pieces(tokens, *where), where[1],
+                    targets=None if targets is None else pieces(targets, *where),
+                    records=int((chosen & stored).sum()),
+                )  # fmt: skip
         done += len(sizes)
         at(done)
 
@@ -216,13 +214,13 @@ def _held_out(block: pa.RecordBatch) -> NDArray[np.bool_]:
 
 
 def _tokens_of_pieces(
-    block: pa.RecordBatch, tokenizer: StoreTokenizer
-) -> tuple[NDArray[Any], NDArray[np.int64], NDArray[np.uint8]]:
-    """The tokens of conversations, how many each has, and which of them the loss counts."""
+    conversations: list[bytes], tokenizer: StoreTokenizer
+) -> tuple[NDArray[Any], NDArray[np.int64]]:
+    """The `_marked` tokens of conversations, one after another, and how many each has."""
     ids: list[int] = []
     marks: list[int] = []
     sizes = []
-    for value in block["text"].to_pylist():
+    for value in conversations:
         new, kinds = tokenizer.encode_pieces(*unpacked(value))
         last = tokenizer.end_of_text_id
         if last is not None and new[-1:] != [last]:
@@ -231,8 +229,9 @@ def _tokens_of_pieces(
         ids += new
         marks += kinds
         sizes.append(len(new))
-    tokens = np.array(ids, dtype=tokenizer.dtype)
-    return tokens, np.array(sizes, dtype=np.int64), np.array(marks, dtype=np.uint8)
+    tokens = np.empty(len(ids), _marked(tokenizer.dtype))
+    tokens["token"], tokens["target"] = ids, marks
+    return tokens, np.array(sizes, dtype=np.int64)
 
 
 def ahead(function: Callable[[_Item], _Result], items: Iterable[_Item]) -> Iterator[_Result]:

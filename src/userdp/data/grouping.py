@@ -1,11 +1,12 @@
 """Bring each user's records together in bounded memory, on one machine: DuckDB, out of core.
 
-Texts wait in one plain file (the spool); DuckDB sorts their places in it, by (user bytes, place).
-Its sort of short rows stays within the memory limit at any number of rows; with the texts inside it
-does not (measured with DuckDB 2.0: 400 MB of 1 kB texts fail under a limit of 200 MB).
+Records' contents (their tokens) wait in one plain file (the spool); DuckDB sorts their places in
+it, by (user bytes, place). Its sort of short rows stays within the memory limit at any number of
+rows; with the contents inside it does not (measured with DuckDB 2.0: 400 MB of 1 kB texts fail
+under a limit of 200 MB).
 
-Each block of records enters the spool sorted by user. So the texts of neighbouring users, which are
-read together in the end, lie together in the part of each block. They are read, not mapped: Linux
+Each block of records enters the spool sorted by user. So what neighbouring users wrote, which is
+read together in the end, lies together in the part of each block. They are read, not mapped: Linux
 maps up to a megabyte around each place that is touched, which soon is the whole spool.
 """
 
@@ -13,7 +14,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
@@ -28,17 +28,11 @@ from userdp.data.records import BLOCK, BLOCK_BYTES, offsets_of
 
 MEMORY_LIMIT = "1GB"
 _SIZE = re.compile(r"([1-9]\d{0,8}(?:\.\d+)?)\s?([KMGT])(i?)B", re.IGNORECASE)
-_ROWS = pa.schema([*(field for field in BLOCK if field.name != "text"), ("size", pa.int64())])
-"""What is sorted: ``place`` is where a text begins in the spool, ``size`` its bytes."""
+_NUMBERS = [("place", pa.int64()), ("size", pa.int64())]
+_ROWS = pa.schema([BLOCK.field("user"), BLOCK.field("held_out"), *_NUMBERS])
+"""What is sorted: ``place`` is where a record's content begins in the spool, ``size`` its bytes."""
 _SORT = 'SELECT * FROM records ORDER BY "user", place'
 RECORDS_AT_ONCE = 2**12
-
-
-class GroupingEngine(StrEnum):
-    """What brings each user's records together: DuckDB on one machine, or Apache Spark."""
-
-    DUCKDB = "duckdb"
-    SPARK = "spark"
 
 
 def size_in_bytes(size: str) -> int:
@@ -64,7 +58,7 @@ class Grouping:
     Peak memory is about ``memory_limit`` plus some blocks of records, whatever their number.
 
     Args:
-        folder: for the working files, about the size of the text and 100 bytes per record.
+        folder: for the working files, about the size of the contents and 100 bytes per record.
         memory_limit: in DuckDB's words, e.g. "1GB".
 
     Raises:
@@ -76,22 +70,22 @@ class Grouping:
         size_in_bytes(memory_limit)
         self._memory_limit = memory_limit
         self._rows, self._spill = folder / "rows.arrow", folder / "spill"
-        self._spool, self._sorted = folder / "texts", folder / "sorted.arrow"
+        self._spool, self._sorted = folder / "contents", folder / "sorted.arrow"
 
     def add(self, blocks: Iterable[pa.RecordBatch]) -> None:
         """Take in all records of ``blocks``."""
         end = 0
         with (
-            self._spool.open("wb", buffering=2**20) as texts,
+            self._spool.open("wb", buffering=2**20) as spool,
             pa.OSFile(str(self._rows), "wb") as file,
             pa.ipc.new_stream(file, _ROWS) as rows,
         ):
             for block in blocks:
                 block = block.take(pc.sort_indices(block["user"]))  # a stable sort
-                begins = offsets_of(block["text"])
-                texts.write(memoryview(block["text"].buffers()[2])[begins[0] : begins[-1]])
+                begins = offsets_of(block["content"])
+                spool.write(memoryview(block["content"].buffers()[2])[begins[0] : begins[-1]])
                 places = begins[:-1] - begins[0] + end
-                columns = [block["user"], places, block["held_out"], np.diff(begins)]
+                columns = [block["user"], block["held_out"], places, np.diff(begins)]
                 rows.write_batch(pa.record_batch(columns, schema=_ROWS))
                 end += int(begins[-1] - begins[0])
 
@@ -127,12 +121,12 @@ class Grouping:
                 while begin < len(rows):  # a block takes no more once it has `BLOCK_BYTES`
                     before = ends[begin - 1] if begin else 0
                     own = rows[begin : np.searchsorted(ends, before + BLOCK_BYTES) + 1]
-                    yield own.append_column("text", _texts(spool, own)).select(BLOCK.names)
+                    yield own.append_column("content", _contents(spool, own)).select(BLOCK.names)
                     begin += len(own)
 
 
-def _texts(spool: pa.NativeFile, rows: pa.RecordBatch) -> pa.LargeBinaryArray:
-    """The text of each row, read in the order in which they lie in the spool."""
+def _contents(spool: pa.NativeFile, rows: pa.RecordBatch) -> pa.LargeBinaryArray:
+    """The content of each row, read in the order in which they lie in the spool."""
     order = np.argsort(rows["place"])
     begins, sizes = (numbers(rows[name])[order] for name in ("place", "size"))
     content = b"".join(spool.read_at(end - begin, begin) for begin, end in merged(begins, sizes))

@@ -1,6 +1,6 @@
 """From a source to a store: the stages of `userdp prepare`, and of an append, as one call.
 
-Records are read, brought together by user, tokenized, cut into examples and written. Working files
+Records are read, tokenized, brought together by user, cut into examples and written. Working files
 lie in the folder that is written, and go with the end of the call; after a kill, with the next one.
 """
 
@@ -10,34 +10,40 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict, Unpack
+from typing import Any, TypedDict, Unpack
 
 from userdp.core.errors import FailureError, UseError, kind_of
 from userdp.core.stages import Progress
 from userdp.core.vocabulary import require_count, require_fraction
 from userdp.data.examples import ahead, first_parts, tokenized, write_examples
-from userdp.data.grouping import MEMORY_LIMIT, Grouping, GroupingEngine
+from userdp.data.grouping import MEMORY_LIMIT, Grouping
 from userdp.data.meta import MAX_SEQ_LEN, MIN_SEQ_LEN, StoreMeta
 from userdp.data.ownership import bounded, first_owner_facts, greedy_facts
 from userdp.data.records import Record, Tally, in_blocks
 from userdp.data.sources import Source, user_is
 from userdp.data.sources.input_files import with_lost
+from userdp.data.spark import tokenized_by_spark
 from userdp.data.splits import SplitRule
 from userdp.data.store_folder import WORKING
 from userdp.data.store_tokenizer import StoreTokenizer
 from userdp.data.writer import StoreWriter
 
-if TYPE_CHECKING:
-    from userdp.data.spark import SparkGrouping
+
+class Engine(StrEnum):
+    """What tokenizes the records: threads of this process, or executors of Apache Spark."""
+
+    DUCKDB = "duckdb"
+    SPARK = "spark"
 
 
 class Stages(TypedDict, total=False):
     """How the records of a source become examples; see `prepare_store`."""
 
     split: SplitRule
-    engine: GroupingEngine
+    engine: Engine
     memory_limit: str
     progress: Progress | None
 
@@ -72,9 +78,8 @@ def prepare_store(
             first owner; k keeps those of which each owner has at most k (see `ownership`).
         overwrite: replace the store at ``out``.
         stages: ``split``, how a training user's records are split (by their hash); ``engine``, what
-            sorts the records (DuckDB; the store's content does not depend on it);
-            ``memory_limit`` of that stage, e.g. "1GB", with Spark of its driver; ``progress``,
-            which shows how far the work is.
+            tokenizes (this process; the store's content does not depend on it); ``memory_limit`` of
+            DuckDB's sort, e.g. "1GB"; ``progress``, which shows how far the work is.
 
     Raises:
         UseError: bad arguments or input, or nothing to store.
@@ -147,7 +152,7 @@ def _fill(
     bound: int | None,
     *,
     split: SplitRule = SplitRule.HASH,
-    engine: GroupingEngine = GroupingEngine.DUCKDB,
+    engine: Engine = Engine.DUCKDB,
     memory_limit: str = MEMORY_LIMIT,
     progress: Progress | None = None,
 ) -> StoreMeta:
@@ -156,7 +161,7 @@ def _fill(
     held_out, loss_mask = writer.meta.held_out_users, writer.meta.loss_mask
     tokens = partial(tokenized, tokenizer=writer.tokenizer, loss_mask=loss_mask)
     with tempfile.TemporaryDirectory(prefix=WORKING, dir=writer.folder) as folder:
-        groups = _grouping(GroupingEngine(engine), Path(folder), memory_limit)
+        groups = Grouping(Path(folder), memory_limit=memory_limit)
         progress.stage("reading", source.size)
         records = source.records(tally, progress, all_owned=bound is not None)
         if bound is not None:
@@ -164,16 +169,20 @@ def _fill(
         per_user: Counter[bytes] = Counter()
         if rule is SplitRule.FIRST_PART:
             records = _counted(records, per_user)
-        groups.add(in_blocks(records, loss_mask=loss_mask))
+        blocks = in_blocks(records, loss_mask=loss_mask)
+        if Engine(engine) is Engine.SPARK:
+            blocks = tokenized_by_spark(tokens, blocks, Path(folder))
+        else:
+            blocks = ahead(tokens, blocks)  # a block is tokenized while the next one is read
+        groups.add(blocks)
         progress.stage("grouping", None)
         groups.sort()
         blocks = groups.batches()
         if rule is SplitRule.FIRST_PART:
             blocks = first_parts(blocks, per_user, writer.is_new, tally)
-        progress.stage("tokenizing", tally.kept)
-        # One block is tokenized while the one before it is cut and written.
+        progress.stage("writing", tally.kept)
         write_examples(
-            ahead(tokens, blocks), writer, tally,
+            blocks, writer, tally,
             rule=rule, one_per_record=bound is not None, at=progress.at,
         )  # fmt: skip
     if tally.records_stored == 0:
@@ -190,14 +199,6 @@ def _counted(records: Iterable[Record], per_user: Counter[bytes]) -> Iterator[Re
     for record in records:
         per_user[record.user] += 1
         yield record
-
-
-def _grouping(engine: GroupingEngine, folder: Path, memory_limit: str) -> Grouping | SparkGrouping:
-    if engine is GroupingEngine.DUCKDB:
-        return Grouping(folder, memory_limit=memory_limit)
-    from userdp.data.spark import SparkGrouping
-
-    return SparkGrouping(folder, memory_limit=memory_limit)
 
 
 def _facts(source: Source, rule: SplitRule, tally: Tally) -> dict[str, Any]:

@@ -84,13 +84,12 @@ TARGET, MARKUP = 1, 2
 BLOCK = pa.schema(
     [
         ("user", pa.large_binary()),
-        ("place", pa.int64()),
-        ("text", pa.large_binary()),
+        ("content", pa.large_binary()),
         ("held_out", pa.bool_()),
     ]
 )
-"""Records in columns, no value null: ``place`` rises in the order in which the records were read;
-``text`` is the record's, or what `packed` makes of a text and its pieces."""
+"""Records in columns, no value null: ``content`` is the text, or what `packed` makes of a text and
+its pieces; later the tokens, see `userdp.data.examples.tokenized`."""
 BLOCK_RECORDS, BLOCK_BYTES = 2**13, 2**23
 """Most records of a block, and how many bytes of text end one."""
 
@@ -102,11 +101,10 @@ def in_blocks(records: Iterable[Record], *, loss_mask: bool = False) -> Iterator
     garbage collector again and again, which took a quarter of the time of reading.
     """
     columns: list[list[Any]] = [[] for _ in BLOCK.names]
-    users, places, texts, held_out = columns
+    users, texts, held_out = columns
     size = 0
-    for place, record in enumerate(records):
+    for record in records:
         users.append(record.user)
-        places.append(place)
         texts.append(packed(record) if loss_mask else record.text)
         held_out.append(record.held_out)
         size += len(record.text)

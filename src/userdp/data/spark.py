@@ -1,121 +1,140 @@
-"""Bring each user's records together with Apache Spark: what DuckDB does, on many machines.
+"""Tokenize on the machines of Apache Spark.
 
-This process writes the records to one file of Parquet; Spark sorts them and writes them in parts,
-in Java alone; this process reads the sorted parts one after another. A task
-that fails, or whose machine is lost, is tried again by Spark, which keeps the files of successful
-tasks only.
+This process reads the records and writes them to files of some megabytes. Each file is a job of
+Spark's: an executor reads it, and writes the tokens to another. Meanwhile this process reads on,
+and then takes the tokens in. Java only schedules: text and tokens go from file to file, and nothing
+of them stays in Spark's own folders. A task that fails, or whose machine is lost, is tried again by
+Spark; the file of its tokens is there whole or not at all.
 """
 
 from __future__ import annotations
 
 import os
-import re
 import shutil
-import warnings
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from userdp.core.environment import library
-from userdp.core.errors import FailureError, UseError, kind_of
-from userdp.data.grouping import MEMORY_LIMIT, RECORDS_AT_ONCE, size_in_bytes
+from userdp.core.errors import FailureError, UseError, UserdpError, kind_of
+from userdp.core.files import OPERATOR_FILE, whole_file
 from userdp.data.records import BLOCK
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark import Broadcast, SparkContext
 
-_ORDER = ("user", "place")
-_GROUP_BYTES = 2**25
-"""Of a sorted part's row groups, each of which is read at once."""
-_PATTERN = re.compile(r"([{}\[\]*?\\])")
-"""Characters that Spark takes for a pattern in the path of an input."""
-LEAST_HEAP = 2**29
-"""Spark does not start with much less."""
+Tokens = Callable[[pa.RecordBatch], pa.RecordBatch]
+_PART_BYTES = 2**24
+"""Of records in a file: few seconds of work, so that a small input keeps several cores busy too."""
+_MOST_JOBS = 256
+"""Files that executors work on at once."""
 
 
-class SparkGrouping:
-    """What `userdp.data.grouping.Grouping` does, by Spark, which runs while `sort` does.
+def tokenized_by_spark(
+    tokens: Tokens, blocks: Iterable[pa.RecordBatch], folder: Path
+) -> Iterator[pa.RecordBatch]:
+    """``tokens`` of each of ``blocks``, in their order, computed by Spark's executors.
 
-    Spark runs where ``SPARK_CONF_DIR`` or ``PYSPARK_SUBMIT_ARGS`` say, or is the session that is
-    active; else it runs on this machine, its Java within ``memory_limit`` (and at least 512 MB). On
-    a cluster ``folder`` must lie where all its machines see it. Records that
-    are more than a task's memory holds are sorted on its disk.
+    Spark is the one that is active, or runs where ``SPARK_CONF_DIR`` or ``PYSPARK_SUBMIT_ARGS``
+    say, or else on this machine. On a cluster ``folder`` must lie where all its machines see it,
+    and their Python must have userdp.
 
     Args:
-        folder: for the working files, some twice the size of the text compressed, and Spark's
-            spill; whoever made it removes it.
-        memory_limit: of Spark's driver, e.g. "1GB".
+        tokens: turns a block of records into one with their tokens; is pickled.
+        blocks: of the schema `BLOCK`; all are read before the first result comes.
+        folder: for the working files, about as large as the text; whoever made it removes it.
 
     Raises:
-        UseError: ``memory_limit`` is no size, ``folder`` has a colon; pyspark or Java is missing.
-        FailureError: in `sort`, when the disk is full or Spark ends.
+        UseError: pyspark or Java is missing; a text cannot be tokenized.
+        FailureError: the disk is full, or Spark ends.
     """
+    library("pyspark", extra="spark", what="--engine spark")
+    home = os.environ.get("JAVA_HOME")
+    if shutil.which("java") is None and not (home and (Path(home) / "bin" / "java").exists()):
+        raise UseError(
+            "Spark needs Java, and there is no java here",
+            hint="install Java 17 or later, or set JAVA_HOME; or leave out --engine spark",
+        )
+    with ThreadPoolExecutor(_MOST_JOBS) as pool, ExitStack() as ending:
+        spark = ExitStack()
+        # Java starts as long as this process reads a million records.
+        starting = pool.submit(_started, spark, tokens)
+        ending.push(spark)
+        ending.callback(wait, [starting])
+        ending.callback(pool.shutdown, wait=False, cancel_futures=True)
+        jobs = [pool.submit(_job, starting, part) for part in _parts(blocks, folder.resolve())]
+        for job in jobs:
+            part = job.result()
+            with pa.OSFile(str(part)) as file:
+                yield from pa.ipc.open_stream(file)
+            part.unlink()
 
-    def __init__(self, folder: Path, *, memory_limit: str = MEMORY_LIMIT) -> None:
-        self._heap = max(size_in_bytes(memory_limit), LEAST_HEAP)
-        library("pyspark", extra="spark", what="--engine spark")
-        home = os.environ.get("JAVA_HOME")
-        if shutil.which("java") is None and not (home and (Path(home) / "bin" / "java").exists()):
-            raise UseError(
-                "Spark needs Java, and there is no java here",
-                hint="install Java 17 or later, or set JAVA_HOME; or leave out --engine spark",
-            )
-        folder = folder.resolve()
-        if ":" in str(folder):
-            raise UseError(
-                f"Spark cannot read or write {folder}: its paths may not have a colon",
-                hint="choose another --out, or leave out --engine spark",
-            )
-        self._records, self._sorted = folder / "records.parquet", folder / "sorted"
-        self._spill = folder / "spill"
 
-    def add(self, blocks: Iterable[pa.RecordBatch]) -> None:
-        """Take in all records of ``blocks``."""
-        with pq.ParquetWriter(self._records, BLOCK, compression="zstd", use_dictionary=[]) as file:
-            for block in blocks:
-                file.write_batch(block)
+def _parts(blocks: Iterable[pa.RecordBatch], folder: Path) -> Iterator[Path]:
+    """The files of records, each once it is written."""
+    blocks = iter(blocks)
+    for number, first in enumerate(blocks):
+        part = folder / f"texts-{number}"
+        with pa.OSFile(str(part), "wb") as file, pa.ipc.new_stream(file, BLOCK) as sink:
+            for block in chain([first], blocks):
+                sink.write_batch(block)
+                if file.tell() >= _PART_BYTES:
+                    break
+        yield part
 
-    def sort(self) -> None:
-        """Bring users' records together."""
-        path = _PATTERN.sub(r"\\\1", str(self._records))
-        with session(self._spill, heap=self._heap) as spark, spark_errors():
-            rows = spark.read.parquet(path).orderBy(*_ORDER)
-            rows.write.option("parquet.block.size", _GROUP_BYTES).parquet(str(self._sorted))
-        self._records.unlink()
 
-    def batches(self) -> Iterator[pa.RecordBatch]:
-        """All records by (user bytes, place), in blocks."""
-        for path in sorted(self._sorted.glob("part-*")):
-            with pq.ParquetFile(path) as file:
-                for group in range(file.num_row_groups):
-                    rows = file.read_row_group(group).cast(BLOCK)
-                    yield from rows.to_batches(max_chunksize=RECORDS_AT_ONCE)
+def _started(spark: ExitStack, tokens: Tokens) -> tuple[SparkContext, Broadcast[Tokens]]:
+    context = spark.enter_context(session())
+    return context, context.broadcast(tokens)
+
+
+def _job(starting: Future[tuple[SparkContext, Broadcast[Tokens]]], part: Path) -> Path:
+    """Have the records of a file tokenized; return the file of their tokens."""
+    spark, tokens = starting.result()
+    with spark_errors():
+        task = partial(tokenize_part, tokens=tokens)
+        (done,) = spark.parallelize([part], 1).map(task).collect()
+    if isinstance(done, UserdpError):
+        raise done
+    part.unlink()
+    return Path(done)
+
+
+def tokenize_part(part: Path, *, tokens: Broadcast[Tokens]) -> Path | UserdpError:
+    """Write the tokens of a file of records, on an executor, and return where they are.
+
+    An error of ours is returned: Spark would try again, and wrap it.
+    """
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # Spark counts a core for each task
+    out = part.with_suffix(".tokens")
+    try:
+        with (
+            pa.OSFile(str(part)) as file,
+            whole_file(out, mode=OPERATOR_FILE) as whole,
+            pa.ipc.new_stream(whole, BLOCK) as sink,
+        ):
+            for block in pa.ipc.open_stream(file):
+                sink.write_batch(tokens.value(block))
+    except UserdpError as error:
+        return error
+    return out
 
 
 @contextmanager
-def session(spill: Path, *, heap: int) -> Iterator[SparkSession]:
-    """The Spark that is active, or one of our own, which ends with the block.
+def session() -> Iterator[SparkContext]:
+    """The Spark that is active, or one of our own, which ends with the block."""
+    from pyspark import SparkConf, SparkContext
 
-    Args:
-        spill: the folder of Spark's working files, if it is our own.
-        heap: bytes of its driver, which on this machine is all of it.
-    """
-    from pyspark.sql import SparkSession
-
-    active = SparkSession.getActiveSession()
-    if active is not None:
-        yield active
-        return
-    spill.mkdir(exist_ok=True)
-    settings: dict[str, bool | float | int | str | None] = {
+    settings = {
         "spark.app.name": "userdp prepare",
-        "spark.driver.memory": f"{heap // 2**20}m",
-        "spark.local.dir": str(spill),
-        "spark.sql.warehouse.dir": str(spill / "warehouse"),
+        "spark.driver.defaultJavaOptions": "-XX:TieredStopAtLevel=1",  # it only schedules
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.log.level": "OFF",
@@ -123,8 +142,13 @@ def session(spill: Path, *, heap: int) -> Iterator[SparkSession]:
     if not any(os.environ.get(name) for name in ("SPARK_CONF_DIR", "PYSPARK_SUBMIT_ARGS")):
         here = dict.fromkeys(("spark.driver.host", "spark.driver.bindAddress"), "127.0.0.1")
         settings |= {"spark.master": "local[*]", **here}
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     with spark_errors():
-        own = SparkSession.builder.config(map=settings).getOrCreate()
+        try:
+            own = SparkContext(conf=SparkConf().setAll([*settings.items()]))
+        except ValueError:  # another one is active
+            yield SparkContext.getOrCreate()
+            return
     try:
         yield own
     finally:
@@ -134,20 +158,14 @@ def session(spill: Path, *, heap: int) -> Iterator[SparkSession]:
 
 @contextmanager
 def spark_errors() -> Iterator[None]:
-    """`FailureError` where Spark, its Java side or the way to it fails.
-
-    The warning that pyspark gives about pandas is held back: pandas is not used here.
-    """
+    """`FailureError` where Spark, its Java side or the way to it fails."""
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", ".*pandas", FutureWarning)
-        try:
-            yield
-        except (PySparkException, Py4JError, OSError) as error:
-            raise FailureError(
-                f"preparing with Spark failed: {kind_of(error)}",
-                hint="is the disk full, or --memory-limit too small? Working files lie beside the "
-                "store",
-            ) from error
+    try:
+        yield
+    except (PySparkException, Py4JError, OSError) as error:
+        raise FailureError(
+            f"preparing with Spark failed: {kind_of(error)}",
+            hint="is the disk full? Working files lie beside the store",
+        ) from error

@@ -75,24 +75,18 @@ class StoreTokenizer:
         content = file.read_bytes()
         try:
             parse(content)
-            encoder = Tokenizer.from_str(content.decode())
-            size = max(encoder.get_vocab(with_added_tokens=True).values()) + 1
+            tokenizer = _of_content(content)
         except Exception as error:  # the library raises bare `Exception`s, of no class of its own
             raise UseError(
                 f"{file} is not a tokenizer.json: {in_short(error)}",
                 hint="save a trained one with `tokenizer.save(path)` of the `tokenizers` library",
             ) from error
-        encoder.no_padding()
-        encoder.no_truncation()
-        markup_encoder = Tokenizer.from_str(encoder.to_str())
-        encoder.encode_special_tokens = True
-        return cls(
-            encoder=encoder,
-            markup_encoder=markup_encoder,
-            content=content,
-            vocab_size=size,
-            end_of_text_id=_end_of_text(markup_encoder, file.with_name("tokenizer_config.json")),
-        )
+        config = file.with_name("tokenizer_config.json")
+        return tokenizer.with_end(_end_of_text(tokenizer.markup_encoder, config))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Its pickle is the file: the library's own forgets ``encode_special_tokens``."""
+        return _of_content, (self.content, self.end_of_text_id)
 
     @property
     def sha256(self) -> str:
@@ -179,6 +173,23 @@ class StoreTokenizer:
         with _encoding_errors():
             encodings = self.encoder.encode_batch_fast(list(texts), add_special_tokens=False)
         return [encoding.ids for encoding in encodings]
+
+
+def _of_content(content: bytes, end_of_text_id: int | None = None) -> StoreTokenizer:
+    """The tokenizer of a tokenizer.json with these bytes; all errors are the library's."""
+    encoder = Tokenizer.from_str(content.decode())
+    size = max(encoder.get_vocab(with_added_tokens=True).values()) + 1
+    encoder.no_padding()
+    encoder.no_truncation()
+    markup_encoder = Tokenizer.from_str(encoder.to_str())
+    encoder.encode_special_tokens = True
+    return StoreTokenizer(
+        encoder=encoder,
+        markup_encoder=markup_encoder,
+        content=content,
+        vocab_size=size,
+        end_of_text_id=end_of_text_id,
+    )
 
 
 def _spelt(text: str, token: str) -> bool:
