@@ -114,7 +114,6 @@ class Subject:
         loaded: the weights were just read from ``name``, so that they are those of its files even
             where they were read in another dtype. Otherwise ``name`` is only what the model says
             of itself, and its weights may have learned from anybody since they were read.
-        called: the model's name in a condition; by default the folder's own.
         base: the model below, of one with adapters.
         adapters: the digest of its adapters.
         doubt: why adapters that no ledger knows may have learned from somebody; empty for new
@@ -124,7 +123,6 @@ class Subject:
     name: str = ""
     weights: str | None = None
     loaded: bool = False
-    called: str = ""
     base: Subject | None = None
     adapters: str = ""
     doubt: str = ""
@@ -171,8 +169,8 @@ def _of_weights(of: Subject, history: History) -> Lineage:
         return lineage
     changed = in_memory and on_disk and not in_memory & on_disk and not of.loaded
     kind = ConditionKind.MEMORY if changed else ConditionKind.BASE
-    called = of.called or Path(of.name).name or "given in memory"
-    return lineage + Lineage(conditions=(Condition(kind=kind, told=called),))
+    told_of = Path(of.name).name or "given in memory"
+    return lineage + Lineage(conditions=(Condition(kind=kind, told=told_of),))
 
 
 def _of_adapters(of: Subject, history: History) -> Lineage:

@@ -2,7 +2,7 @@
 
 The ledger of a store's people holds lines that are a `StoreLine`: `userdp.ledger.store_history`
 says what they come to, and `userdp.ledger.admission` when one may follow. A run's ledger holds the
-other kinds, which `userdp.ledger.run_ledger.RunRecord` reads. `Open` and `Settle` stand in both.
+other kinds, which `userdp.ledger.run_ledger.RunRecord` reads. `Open` stands in both.
 """
 
 from __future__ import annotations
@@ -154,8 +154,6 @@ class Open(RunLine):
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Settle(RunLine):
     """A run ended, as planned or early: its steps are over, and its price is final.
-
-    In a run's own ledger it says that the run was settled early.
 
     Args:
         steps: at most what it reserved.

@@ -155,16 +155,10 @@ class RunRecord:
     @property
     def without_model(self) -> UseError:
         """The refusal of what needs a model, where the run has released none."""
-        if self.of(Settle):
-            return UseError(
-                f"the run at {self.folder.path} was settled before its end: it has no model to "
-                "release",
-                hint="train again in another --out, with a plan and a budget of its own",
-            )
         return UseError(
-            f"the run at {self.folder.path} has released no model yet",
-            hint="go on with it: `userdp train STORE --out RUN --resume`; a loop of your own calls "
-            "private.save()",
+            f"the run at {self.folder.path} has released no model",
+            hint="one that was settled before its end never does. Go on with any other: `userdp train "
+            "STORE --out RUN --resume`; a loop of your own calls private.save()",
         )
 
     def of(self, kind: type[L]) -> list[L]:
@@ -332,8 +326,7 @@ def append_release(path: Path, told: Mapping[str, Any]) -> None:
 def end_early(folder: RunFolder) -> tuple[Path, Settle, str | None]:
     """Settle an unfinished run for good: no folder of it goes on, and its price is final.
 
-    Guarantee: while this decides, no process trains in the folder or in a copy of it. The store's
-    ledger is written first, so that whatever a kill leaves, repeating this completes it.
+    Guarantee: while this decides, no process trains in the folder or in a copy of it.
 
     Returns:
         The store, the line that ended the run there, and why it costs its whole plan, if it does.
@@ -367,9 +360,7 @@ def end_early(folder: RunFolder) -> tuple[Path, Settle, str | None]:
             steps, copied = min(counter.attempts, plan.steps), history.copied
             ended = Settle(run_id=run_id, steps=steps, early=True, copied=copied)
             history = ledger.append(ended)
-            ended = history.settled[run_id]
-        if not run.of(Settle):
-            journal.append(folder.ledger, lambda _: [ended])
+    ended = history.settled[run_id]  # the first time it was settled
     return store, ended, history.why_whole(ended)
 
 

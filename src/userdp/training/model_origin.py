@@ -25,7 +25,7 @@ from userdp.data.user_store import UserStore
 from userdp.gradients.shards import is_sharded, local
 from userdp.ledger import StoreLedger
 from userdp.plans import MadeFor
-from userdp.training.causal_models import BASE_MODEL, BUNDLED, NEW, resolve
+from userdp.training.causal_models import BUNDLED, NEW, resolve
 from userdp.training.config import TrainConfig
 from userdp.training.lora import (
     are_fresh,
@@ -113,7 +113,7 @@ def lineage_of_model(
     if name == NEW:
         return Lineage()
     if model is None:
-        of = _subject(resolve(name or ""), loaded=True)
+        of = Subject(name=resolve(name or ""), loaded=True)
     else:
         of = _subject_of(model, digests or digests_of(model), name)
     return ancestry(of, StoreLedger(store.path))
@@ -126,23 +126,18 @@ def _subject_of(model: nn.Module, digests: ModelDigests, loaded_from: str | None
     name = noted_place(inner) if loaded_from is None else resolve(loaded_from)
     # No process holds all weights of a sharded model, so that it has no digest here.
     if any(map(is_sharded, model.parameters())):
-        return _subject(name, loaded=loaded)
-    whole = _subject(name, digests.whole, loaded=loaded)
+        return Subject(name=name, loaded=loaded)
+    whole = Subject(name=name, weights=digests.whole, loaded=loaded)
     if not is_adapted(inner):
         return whole
     from_data = data_of_adapters(inner)
     doubt = f"initialised from data: {from_data}" if from_data else "no ledger knows them"
     return replace(
         whole,
-        base=_subject(noted_place(inner.get_base_model()), digests.base),
+        base=Subject(name=noted_place(inner.get_base_model()), weights=digests.base),
         adapters=digests.adapters,
         doubt=doubt if from_data or not are_fresh(inner) else "",
     )
-
-
-def _subject(name: str, weights: str | None = None, *, loaded: bool = False) -> Subject:
-    called = "the bundled model" if Path(name) == BASE_MODEL else ""
-    return Subject(name=name, weights=weights, loaded=loaded, called=called)
 
 
 def lineage_of_text(store: UserStore) -> Lineage:
