@@ -4,8 +4,8 @@
 that adapts, a function of DP releases: no times (a step's duration tells its cohort's size), no
 losses, no hash of the data. Its first line says what the run descends from
 (`userdp.claims.lineage`), each opening is a line with a nonce that the store's ledger knows too,
-and the finishing line binds every file of the released model, the plan and the options by their
-digests. Losses that were released under DP follow it.
+and the finishing line binds every file of the released model and the options by their digests, as
+does a line of its own where the model is saved anew. Losses that were released under DP follow.
 
 `RunRecord` reads such a ledger, and `RunLedger` writes it.
 """
@@ -157,8 +157,8 @@ class RunRecord:
         """The refusal of what needs a model, where the run has released none."""
         return UseError(
             f"the run at {self.folder.path} has released no model",
-            hint="one that was settled before its end never does. Go on with any other: `userdp train "
-            "STORE --out RUN --resume`; a loop of your own calls private.save()",
+            hint="one that was settled before its end never does. Go on with any other: `userdp "
+            "train STORE --out RUN --resume`; a loop of your own calls private.save()",
         )
 
     def of(self, kind: type[L]) -> list[L]:
