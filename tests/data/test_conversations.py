@@ -12,7 +12,7 @@ from tests.data.corpora import ListSource, corpus, interleaved, prepared, proble
 from tests.data.sources.fixtures import read, write_parquet
 from userdp.core.errors import UseError
 from userdp.core.stages import Progress
-from userdp.data.arrow_files import members_of
+from userdp.data.contents import members_of
 from userdp.data.pipeline import append_records, prepare_store
 from userdp.data.records import TARGET, Drop, ExampleDrop, Record, Tally
 from userdp.data.sources import SourceOptions, open_source

@@ -15,10 +15,9 @@ from tests.data.corpora import corpus, prepared
 from tests.modes import made_with, open_to_others
 from userdp.core.errors import UseError
 from userdp.data import selection as selections
-from userdp.data.arrow_files import members_of
-from userdp.data.example_scores import read_scores, write_scores
-from userdp.data.selection import Strategy, draw_rows, select_once
-from userdp.data.user_ids import user_hash
+from userdp.data.contents import members_of
+from userdp.data.selection import Strategy, draw_rows, read_scores, select_once, write_scores
+from userdp.data.splits import user_hash
 
 G = 3
 FIXED = [strategy for strategy in Strategy if not strategy.per_step_only]

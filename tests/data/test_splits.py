@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 from scipy.stats import binomtest
 
-from userdp.data.splits import held_out_records, is_held_out_user
-from userdp.data.user_ids import user_hash
+from userdp.data.splits import held_out_records, is_held_out_user, user_hash
 
 USERS = [user_hash(f"user {number}".encode()) for number in range(10_000)]
 

@@ -13,10 +13,9 @@ from tests.training.toy import CONFIG, toy_store
 from userdp.claims import claim
 from userdp.cli.app import run as userdp
 from userdp.core.errors import UseError
-from userdp.data import integrity as blocks
-from userdp.data.integrity import require_intact, verify_store
+from userdp.data import user_store as blocks
 from userdp.data.records import Tally
-from userdp.data.user_store import UserStore
+from userdp.data.user_store import UserStore, require_intact, verify_store
 from userdp.data.writer import StoreWriter
 from userdp.people.erasure import forget_user
 

@@ -151,10 +151,9 @@ def make_store(folder: Path) -> None:
 
 def read_store(folder: Path) -> None:
     from userdp.data.exact_counts import describe
-    from userdp.data.integrity import require_intact, verify_store
     from userdp.data.meta import is_store
     from userdp.data.splits import Split
-    from userdp.data.user_store import UserStore
+    from userdp.data.user_store import UserStore, require_intact, verify_store
 
     is_store(folder)
     sound = not verify_store(folder)

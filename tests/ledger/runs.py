@@ -8,9 +8,9 @@ from types import SimpleNamespace
 
 from tests.plans import uls_plan
 from userdp.claims.lineage import Lineage
-from userdp.data.integrity import seal
 from userdp.data.meta import FORMAT_VERSION, State, StateKind, StoreMeta, read_meta
 from userdp.data.splits import Split
+from userdp.data.user_store import seal
 from userdp.plans import StepRecord
 from userdp.training.config import PrivateOptions
 from userdp.training.open_run import Training, open_run

@@ -17,8 +17,8 @@ from tests.training.toy import CONFIG, cycles, toy_store
 from userdp.claims import claim
 from userdp.cli.app import run as command
 from userdp.core.errors import UseError
-from userdp.data.example_scores import write_scores
 from userdp.data.pipeline import append_records
+from userdp.data.selection import write_scores
 from userdp.data.splits import Split
 from userdp.data.store_folder import remember
 from userdp.data.user_store import UserStore

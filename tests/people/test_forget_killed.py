@@ -19,8 +19,8 @@ from tests.data.corpora import (
 from tests.kills import every_kill, run_apart
 from tests.ledgers import begun, reserve
 from tests.modes import holding
-from userdp.data.example_scores import write_scores
 from userdp.data.pipeline import append_records
+from userdp.data.selection import write_scores
 from userdp.data.store_folder import remember
 from userdp.data.user_store import UserStore
 from userdp.ledger import StoreLedger

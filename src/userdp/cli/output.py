@@ -17,7 +17,6 @@ from userdp.claims import Claim
 from userdp.claims.words import foreseen_in_words
 from userdp.core.codec import plain
 from userdp.core.vocabulary import delta_up, round_up
-from userdp.data.user_ids import near_hint
 from userdp.reporting.facts import parts_of_claim
 from userdp.reporting.table import MISSING, Table, table_of
 
@@ -91,7 +90,6 @@ _WORDS.globals |= {
     "without": lambda names, of: _kept(of, lambda key: key not in names.split()),
     "named": lambda name, of: [{name: key, **row} for key, row in of.items()],
     "foreseen": foreseen_in_words,
-    "near_hint": near_hint,
     "round_up": round_up,
 }
 

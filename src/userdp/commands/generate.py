@@ -14,10 +14,10 @@ from userdp.core.codec import digest
 from userdp.core.files import OPERATOR_FILE, SHAREABLE_FILE, require_new, write_file, write_json
 from userdp.core.interrupts import told
 from userdp.core.stages import Progress
+from userdp.data.overlap import longest_copies
 from userdp.data.sources.input_files import GENERATED, provenance_of
 from userdp.data.splits import Split
 from userdp.data.user_store import UserStore
-from userdp.data.verbatim import longest_copies
 from userdp.ledger import RunFolder, RunRecord, StoreLedger
 from userdp.training.sampled_texts import GenerateConfig, GeneratedText, sampled_texts
 

@@ -148,8 +148,7 @@ def train(
     """
     from userdp.claims import claim
     from userdp.commands.progress import shown
-    from userdp.data.integrity import require_intact
-    from userdp.data.user_store import UserStore
+    from userdp.data.user_store import UserStore, require_intact
     from userdp.ledger import StoreLedger
     from userdp.ledger.lines import Declare
     from userdp.plans.proposal import declared_users

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from userdp.data.arrow_files import ends_of, members_of, pieces
+from userdp.data.contents import ends_of, members_of, pieces
 from userdp.data.meta import MIN_SEQ_LEN
 from userdp.data.records import (
     BLOCK,
@@ -29,9 +29,9 @@ from userdp.data.splits import (
     first_part,
     held_out_records,
     is_held_out_user,
+    user_hash,
 )
 from userdp.data.store_tokenizer import StoreTokenizer
-from userdp.data.user_ids import user_hash
 from userdp.data.writer import StoreWriter
 
 _Item = TypeVar("_Item")

@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from userdp.core.errors import FailureError, UseError, kind_of
-from userdp.data.arrow_files import ends_of, merged, numbers
+from userdp.data.contents import ends_of, merged, numbers
 from userdp.data.records import BLOCK, BLOCK_BYTES, offsets_of
 
 MEMORY_LIMIT = "1GB"

@@ -135,13 +135,13 @@ class StoreMeta:
         drops: records dropped, by reason.
         example_drops: examples dropped from stored records, by reason.
         generation: its number.
-        files: of each file of the generation, how it was written; see `userdp.data.integrity`.
+        files: of each file of the generation, how it was written; see `userdp.data.user_store`.
         states: what the store held after each change, the last of which is now.
         loss_mask: whether the loss counts marked tokens alone (conversations).
         ownership: how records of several users were given to one: ``rule`` ("single",
             "first-owner" or "greedy"), the ``adjacency`` that a claim over this store must name,
             and under "greedy" the ``records_per_user`` that bounds each user's part.
-        totals: records_read, records_stored, users, near_colliding_users (see `user_ids`),
+        totals: records_read, records_stored, users, near_colliding_users (see `exact_counts`),
             examples, tokens, and per split ``{"users", "examples", "tokens"}`` under "splits".
     """
 

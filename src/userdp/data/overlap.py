@@ -1,6 +1,7 @@
-"""Remove from a public pre-training corpus what overlaps with private data (C4 to C4--).
+"""Text elsewhere that a store's text has too: in a public corpus, and in what a model wrote.
 
-Two stages, as in Charles et al. 2024, Appendix D, with the counts of their Table 2:
+**A public pre-training corpus** is left without what overlaps with private data (C4 to C4--). Two
+stages, as in Charles et al. 2024, Appendix D, with the counts of their Table 2:
 
 1. Near-duplicates: documents whose word n-grams have a Jaccard similarity of at least 0.8 with
    those of a private record (Lee et al. 2022, "NearDup", Appendix A). They propose candidates by
@@ -13,6 +14,10 @@ fine-tuning claims does not cover that. The filtered file comes with ``FILE.prov
 JSON Lines source copies it into the store, and whoever trains on it must name it in the report.
 
 Memory is that of the private side's n-grams, 12 bytes each; the public corpus streams through.
+
+**Verbatim copies** (`longest_copies`): a differentially private model may still write a sentence
+that a person wrote, because many people write it, or by chance. The check tells the operator before
+synthetic text is handed on; it is exact, so operator-only.
 """
 
 from __future__ import annotations
@@ -20,9 +25,10 @@ from __future__ import annotations
 import gzip
 import hashlib
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -33,14 +39,18 @@ from userdp.core.errors import UseError
 from userdp.core.files import OPERATOR_FILE, whole_file, write_json
 from userdp.core.stages import Progress
 from userdp.core.vocabulary import require_count
-from userdp.data.arrow_files import pieces
+from userdp.data.contents import ends_of, members_of, pieces
 from userdp.data.records import Drop
+from userdp.data.selection import mix64
 from userdp.data.sources import SourceOptions
 from userdp.data.sources.input_files import provenance_of
 from userdp.data.sources.paper_datasets import domain_of
 from userdp.data.sources.tables import open_tables
+from userdp.data.user_store import StoreSplit
 
 _Document = dict[str, Any]
+_BLOCK_EXAMPLES = 2**14
+_BASE = np.uint64(0x9E3779B97F4A7C15)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -226,3 +236,76 @@ def _lines(path: Path, progress: Progress) -> Iterator[_Document]:
 
 def _is_listed(url: str, public: PublicCorpus) -> bool:
     return url in public.urls or bool(public.domains and domain_of(url) in public.domains)
+
+
+def longest_copies(
+    split: StoreSplit,
+    texts: Sequence[Sequence[int]],
+    *,
+    least: int,
+    progress: Callable[[int], None] = lambda _: None,
+) -> NDArray[np.int64]:
+    """How long a stretch of each text stands in the split: int64 (texts,), in tokens.
+
+    A stretch counts where each window of ``least`` tokens in it stands in some example, token by
+    token; windows are found by a hash and compared in full, so there are no false ones.
+    0 where no window does. Memory follows the texts; time the split's tokens times ``least``.
+
+    Args:
+        split: what is searched.
+        texts: token ids, of the split's own tokenizer.
+        least: tokens of the shortest stretch that counts, at least 2.
+        progress: is called with the number of examples searched.
+    """
+    require_count("least", least, at_least=2)
+    flat = np.fromiter(chain.from_iterable(texts), dtype=np.uint64)
+    offsets = ends_of(np.array([len(text) for text in texts], dtype=np.int64))
+    places = _window_places(offsets, least)
+    if not len(places):
+        return np.zeros(len(texts), dtype=np.int64)
+    hashes = np.unique(_window_hashes(flat, least)[places])
+    found: set[bytes] = set()
+    for tokens, starts in _blocks(split, least, progress):
+        hits = starts[np.isin(_window_hashes(tokens, least)[starts], hashes)]
+        found |= {tokens[hit : hit + least].tobytes() for hit in hits}
+    repeated = np.zeros(len(flat), dtype=bool)
+    repeated[places] = [flat[at : at + least].tobytes() in found for at in places]
+    return np.array(
+        [_longest_run(repeated[a:b], least) for a, b in pairwise(offsets)],
+        dtype=np.int64,
+    )
+
+
+def _blocks(
+    split: StoreSplit, least: int, progress: Callable[[int], None]
+) -> Iterator[tuple[NDArray[np.uint64], NDArray[np.int64]]]:
+    """Tokens of some examples, and where windows begin in them."""
+    users, examples = members_of(split.counts)
+    for begin in range(0, len(users), _BLOCK_EXAMPLES):
+        here = slice(begin, begin + _BLOCK_EXAMPLES)
+        rows = split.gather(users[here], examples[here])
+        yield rows.tokens.astype(np.uint64), _window_places(rows.offsets, least)
+        progress(min(begin + _BLOCK_EXAMPLES, len(users)))
+
+
+def _window_places(offsets: NDArray[np.int64], least: int) -> NDArray[np.int64]:
+    """Where windows of ``least`` tokens begin that lie within one row."""
+    row, place = members_of(np.maximum(np.diff(offsets) - least + 1, 0))
+    return offsets[row] + place
+
+
+def _window_hashes(tokens: NDArray[np.uint64], least: int) -> NDArray[np.uint64]:
+    """Of each window of ``least`` consecutive tokens: Σ h(t_{i+j}) b^(least-1-j) modulo 2**64."""
+    count = max(len(tokens) - least + 1, 0)
+    mixed, hashes = mix64(tokens + np.uint64(1)), np.zeros(count, dtype=np.uint64)
+    for place in range(least):
+        hashes = hashes * _BASE + mixed[place : place + count]
+    return hashes
+
+
+def _longest_run(repeated: NDArray[np.bool_], least: int) -> int:
+    """The longest stretch of tokens of which each window was found."""
+    if not repeated.any():
+        return 0
+    edges = np.flatnonzero(np.diff(np.concatenate([[False], repeated, [False]]).astype(np.int8)))
+    return int((edges[1::2] - edges[::2]).max()) + least - 1

@@ -27,8 +27,7 @@ from typing import Any
 
 from userdp.core.vocabulary import Adjacency
 from userdp.data.records import Drop, Record, Tally
-from userdp.data.splits import is_held_out_user
-from userdp.data.user_ids import user_hash
+from userdp.data.splits import is_held_out_user, user_hash
 
 
 def bounded(

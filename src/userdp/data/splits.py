@@ -5,16 +5,56 @@ among that user's stored records, never on other users. Adding or removing a use
 nobody else's split.
 
 The sizes of the splits are therefore random: close to the fractions asked for, not equal.
+
+**The hash** of a user's id is the only randomness that preprocessing has. The salt is public and
+fixed, so that a user's split and selection are the same in every store and on every machine,
+whoever the other users are. A hash is a pseudonym at best: whoever knows a user's id can compute
+it. It protects nobody, and nothing in the privacy claim rests on it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import StrEnum
+from hashlib import blake2b
 
 import numpy as np
 from numpy.typing import NDArray
 
-from userdp.data.user_ids import uniform, uniforms
+HASH_BYTES = 16
+_SALT = b"userdp public salt, version 1"
+
+
+def user_hash(user: bytes) -> bytes:
+    """The 16-byte keyed BLAKE2b hash of a user's id.
+
+    >>> user_hash(b"dev0001") == user_hash(b"dev0001") != user_hash(b"dev0002")
+    True
+    """
+    return blake2b(user, digest_size=HASH_BYTES, key=_SALT, person=b"userdp user").digest()
+
+
+def uniform(user: bytes, purpose: bytes, index: int = 0) -> float:
+    """A number in [0, 1) that depends on one user's hash, a purpose and an index alone.
+
+    Args:
+        user: a `user_hash`.
+        purpose: at most 16 bytes; different purposes give independent numbers.
+        index: e.g. the number of a record among its user's, >= 0.
+    """
+    return float(uniforms(user, purpose, [index])[0])
+
+
+def uniforms(user: bytes, purpose: bytes, indices: Iterable[int]) -> NDArray[np.float64]:
+    """`uniform` of each of ``indices``: float64 (indices,)."""
+    state = blake2b(user, digest_size=8, person=purpose)
+    digests = []
+    for index in indices:
+        one = state.copy()
+        one.update(index.to_bytes(8, "little"))
+        digests.append(one.digest())
+    numbers = np.frombuffer(b"".join(digests), dtype="<u8")
+    return (numbers >> np.uint64(11)) / 2.0**53
 
 
 class Split(StrEnum):
@@ -56,7 +96,7 @@ def first_part(records: int) -> int:
 
 
 def is_held_out_user(user: bytes, fraction: float) -> bool:
-    """Whether a user is held out. ``user`` is a `user_ids.user_hash`."""
+    """Whether a user is held out. ``user`` is a `user_hash`."""
     return uniform(user, b"held-out users") < fraction
 
 
@@ -67,7 +107,7 @@ def held_out_records(user: bytes, first: int, count: int, *, fraction: float) ->
     trains, so that a user with a single one keeps it and no training user is empty.
 
     Args:
-        user: a `user_ids.user_hash`.
+        user: a `user_hash`.
         first: number of the first record among the user's stored ones.
         count: of records; the result is bool (count,).
         fraction: of records to hold out.

@@ -18,7 +18,7 @@ class Strategy(StrEnum):
 
     @property
     def scored(self) -> bool:
-        """Whether it needs a score for each example (`userdp.data.example_scores`)."""
+        """Whether it needs a score for each example (`userdp.data.selection`)."""
         return self in (Strategy.HIGHEST_PERPLEXITY, Strategy.LOWEST_PERPLEXITY)
 
     @property

@@ -29,23 +29,24 @@ from numpy.typing import NDArray
 from userdp.core.errors import UseError
 from userdp.core.files import in_the_way, sweep, sync, whole_folder, write_file, write_json
 from userdp.data import meta as layout
-from userdp.data.arrow_files import ends_of, numbers, write_arrow
 from userdp.data.contents import (
     NO_EXAMPLES,
     USERS,
     ExampleFiles,
     chain_of,
     content_hash,
+    ends_of,
+    numbers,
     prolong,
+    write_arrow,
 )
-from userdp.data.integrity import seal
+from userdp.data.exact_counts import near_colliding
 from userdp.data.meta import State, StateKind, StoreMeta, is_store, read_meta
 from userdp.data.records import Tally
-from userdp.data.splits import Split
+from userdp.data.splits import Split, user_hash
 from userdp.data.store_folder import changing
 from userdp.data.store_tokenizer import StoreTokenizer
-from userdp.data.user_ids import near_colliding, user_hash
-from userdp.data.user_store import UserStore
+from userdp.data.user_store import UserStore, seal
 
 _EXAMPLES_AT_ONCE, _MOST_ROWS, _FEW = 2**20, 2**14, 2**9
 """Examples of the generation before that are copied at once; users whose rows wait as Python's

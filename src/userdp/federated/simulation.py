@@ -21,9 +21,8 @@ from userdp.core.vocabulary import require_count, require_positive
 from userdp.data.pipeline import prepare_store
 from userdp.data.records import Record
 from userdp.data.sources.source import Source
-from userdp.data.splits import Split
+from userdp.data.splits import Split, user_hash
 from userdp.data.store_tokenizer import StoreTokenizer
-from userdp.data.user_ids import user_hash
 from userdp.data.user_store import UserStore
 from userdp.federated.federation_plan import PLAN_FILE, SPREAD_FILE, STORE, FederationPlan
 from userdp.federated.rounds import MODEL_FILE, Weights, load_weights, run_rounds

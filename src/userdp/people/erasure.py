@@ -14,7 +14,7 @@ from pathlib import Path
 from userdp.claims.descent import run_lineage
 from userdp.core.errors import FailureError, UseError
 from userdp.core.stages import Progress
-from userdp.data.example_scores import is_scores
+from userdp.data.selection import is_scores
 from userdp.data.store_folder import changing, remembered
 from userdp.data.user_store import UserStore
 from userdp.data.writer import erase_user

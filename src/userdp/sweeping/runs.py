@@ -24,8 +24,7 @@ from userdp.core.codec import encode
 from userdp.core.errors import FailureError, UseError
 from userdp.core.interrupts import told
 from userdp.core.stages import Progress
-from userdp.data.integrity import require_intact
-from userdp.data.user_store import UserStore
+from userdp.data.user_store import UserStore, require_intact
 from userdp.ledger import RunFolder, RunRecord, StoreLedger, lines
 from userdp.ledger.parts import Choice
 from userdp.ledger.run_ledger import is_finished

@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 from userdp.core.errors import UseError
 from userdp.core.files import digest_of_file
 from userdp.data.contents import TokenRows
-from userdp.data.example_scores import read_scores
-from userdp.data.selection import FixedSelection, draw_rows, select_once
+from userdp.data.selection import FixedSelection, draw_rows, read_scores, select_once
 from userdp.data.splits import Split
 from userdp.data.strategy import Strategy
 from userdp.data.user_store import StoreSplit, UserStore

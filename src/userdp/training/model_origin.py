@@ -20,7 +20,7 @@ from userdp.claims.lineage import Apart, Condition, ConditionKind, Lineage, line
 from userdp.claims.weights import Subject, ancestry, weights_digest
 from userdp.core.codec import parse
 from userdp.core.errors import UseError
-from userdp.data.example_scores import lineage_of_scores as score_lineage
+from userdp.data.selection import lineage_of_scores as score_lineage
 from userdp.data.user_store import UserStore
 from userdp.gradients.shards import is_sharded, local
 from userdp.ledger import StoreLedger

@@ -34,11 +34,10 @@ from userdp.claims.weights import digest_of, known_of
 from userdp.core import files
 from userdp.core.codec import digest, encode
 from userdp.core.errors import FailureError, UseError
-from userdp.data.integrity import require_intact
 from userdp.data.meta import StateKind, read_meta
 from userdp.data.ownership import first_owner_facts
 from userdp.data.store_folder import remember
-from userdp.data.user_store import UserStore
+from userdp.data.user_store import UserStore, require_intact
 from userdp.gradients import Loss, causal_lm_loss
 from userdp.ledger import RunFolder, RunLedger, RunRecord, StoreLedger
 from userdp.ledger.admission import follow

@@ -27,9 +27,8 @@ from userdp.claims.claims import foreseen, store_claim
 from userdp.claims.words import foreseen_in_words
 from userdp.core.errors import FailureError, UseError, ran_out_of_memory, warn
 from userdp.core.vocabulary import Adjacency, delta_up, round_up
-from userdp.data.integrity import require_intact
 from userdp.data.splits import SplitRule
-from userdp.data.user_store import UserStore
+from userdp.data.user_store import UserStore, require_intact
 from userdp.gradients import Units
 from userdp.gradients.certificate.coupling import require_rows_apart
 from userdp.gradients.certificate.made_up import Shape, made_up

@@ -29,7 +29,7 @@ from userdp.core.errors import UseError
 from userdp.data.records import Drop
 from userdp.data.sources.parsing import record_of
 from userdp.data.sources.source import At, Entry, Source, SourceOptions
-from userdp.data.user_ids import user_hash
+from userdp.data.splits import user_hash
 
 _STDLIB = "stdlib"
 _NOT_STDLIB = {"site-packages", "dist-packages", "lib2to3", "ensurepip", "lib-dynload"}

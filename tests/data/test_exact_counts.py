@@ -1,16 +1,19 @@
-"""Ids that are nearly the same are counted for the operator, in every store, and merged in none."""
+"""Exact counts, against NumPy; ids that are nearly the same are counted and merged in none."""
 
 from __future__ import annotations
 
 import json
 import unicodedata
 
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.data.corpora import ListSource, interleaved, prepared, write_jsonl
 from userdp.cli.app import run
+from userdp.data.exact_counts import QUANTILES, near_colliding, per_user
 from userdp.data.pipeline import append_records
-from userdp.data.user_ids import near_colliding
 
 COMPOSED, DECOMPOSED = (unicodedata.normalize(form, "Zoë") for form in ("NFC", "NFD"))
 PAIRS = {
@@ -66,3 +69,22 @@ def test_the_operator_is_told_how_many_and_what_to_do_but_never_who(tmp_path, ca
     assert run(["store", "stats", str(store), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert (found["near_colliding_users"], found["operator_only"]) == (2, True)
+
+
+@given(st.lists(st.integers(1, 10_000), min_size=1, max_size=60))
+def test_quantiles_and_histogram_are_those_of_the_sorted_counts(counts):
+    found = per_user(np.array(counts))
+    ordered = sorted(counts)
+    for name, level in QUANTILES.items():
+        value = found["examples_per_user"][name]
+        assert sum(count <= value for count in ordered) >= level * len(ordered) - 1e-9
+        assert value == ordered[0] or sum(n < value for n in ordered) < level * len(ordered) + 1e-9
+    assert found["examples_per_user"]["max"] == ordered[-1]
+    for least, greatest, users in found["histogram"]:
+        assert users == sum(least <= count <= greatest for count in counts)
+    assert sum(users for *_, users in found["histogram"]) == len(counts)
+
+
+def test_a_split_without_users_has_no_quantiles():
+    empty = per_user(np.array([], dtype=np.int64))
+    assert [empty[name] for name in ("examples_per_user", "histogram")] == [{}, ()]
