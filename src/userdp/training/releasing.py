@@ -167,7 +167,7 @@ def unsharded(model: nn.Module) -> nn.Module:
     if not isinstance(base, transformers.PreTrainedModel):
         raise UseError(
             "this sharded model cannot be built whole again: it is no causal one of transformers",
-            hint="save it yourself and call finish() with userdp.claims.weights.digest_of(FOLDER)",
+            hint="save it yourself, and call private.finish() (docs/loop.md, Saving)",
         )
     built: Any = transformers.AutoModelForCausalLM.from_config(base.config)
     plain = built
