@@ -247,11 +247,10 @@ def deal(tokens: NDArray[np.int64], processes: int) -> NDArray[np.int64]:
     return owners
 
 
-def take(cohort: Cohort, units: NDArray[np.int64]) -> Cohort:
-    """Some of a cohort's units, in ascending order, as a cohort of their own."""
-    starts, sizes = cohort.offsets[units], np.diff(cohort.offsets)[units]
-    offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
-    rows = np.repeat(starts - offsets[:-1], sizes) + np.arange(offsets[-1])
+def take(cohort: Cohort, units: NDArray[np.bool_]) -> Cohort:
+    """The units of a cohort for which ``units`` is true, as a cohort of their own."""
+    sizes = np.diff(cohort.offsets)
+    rows, offsets = np.repeat(units, sizes), np.concatenate([[0], np.cumsum(sizes[units])])
     return Cohort(users=cohort.users[rows], examples=cohort.examples[rows], offsets=offsets)
 
 
@@ -280,7 +279,7 @@ class Dealing:
         parts = (cohort.users, cohort.examples, cohort.offsets, owners)
         self._digest = hashlib.sha256(b"".join(part.tobytes() for part in parts)).digest()
         self._units = cohort.units
-        return take(cohort, (owners == self._world.rank).nonzero()[0])
+        return take(cohort, owners == self._world.rank)
 
     def together(
         self, summed: ClippedSum, rows: int, *, scattered: bool = False
