@@ -83,7 +83,7 @@ def whole_file(path: Path, *, mode: int = SHAREABLE_FILE) -> Iterator[IO[bytes]]
         temporary.replace(path)
 
 
-def write_file(path: Path, data: bytes, *, mode: int = SHAREABLE_FILE) -> None:
+def write_file(path: Path, data: bytes | memoryview, *, mode: int = SHAREABLE_FILE) -> None:
     """Write ``path`` atomically: temporary file, sync, rename.
 
     Raises:

@@ -96,7 +96,7 @@ class Checkpoints:
             torch.save(tree_map_only(Tensor, Tensor.cpu, kept), content)
             files.operator_folder(self._folder)
             path = self._folder / f"step-{step:09d}.pt"
-            files.write_file(path, content.getvalue(), mode=files.OPERATOR_FILE)
+            files.write_file(path, content.getbuffer(), mode=files.OPERATOR_FILE)
             for old in self._all()[:-_KEPT]:
                 old.unlink()
         end = self._clock()
