@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from tests.claims.lives import PLAN, begin
 from tests.training.toy import toy_store
@@ -41,16 +37,6 @@ def make_key(folder: Path, name: str = "key") -> tuple[Path, Path]:
     places[0].chmod(0o600)
     places[1].write_bytes(public)
     return places
-
-
-def write_anew(ledger: Path, changed: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
-    """A ledger with each line changed, and its hash chain computed anew, which anybody can do."""
-    previous, lines = "0" * 16, []
-    for line in map(json.loads, ledger.read_text().splitlines()):
-        text = json.dumps({**changed(line), "prev": previous}, separators=(",", ":"))
-        previous = hashlib.sha256(text.encode()).hexdigest()[:16]
-        lines.append(text + "\n")
-    ledger.write_text("".join(lines))
 
 
 def modes(folder: Path) -> set[tuple[str, int]]:
