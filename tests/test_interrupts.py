@@ -9,7 +9,7 @@ import pytest
 
 from userdp.core import interrupts
 from userdp.core.errors import Interrupted, UserdpError
-from userdp.core.interrupts import held, told
+from userdp.core.interrupts import held, on_interrupt
 
 
 def send(number=signal.SIGINT):
@@ -84,13 +84,19 @@ def test_a_signal_that_is_ignored_stays_ignored():
         signal.signal(signal.SIGINT, before)
 
 
-def test_told_says_where_and_leaves_what_is_said():
-    with pytest.raises(Interrupted, match="on the way; call it"), told("on the way", resume=False):
-        raise KeyboardInterrupt
-    inner = Interrupted("after step 1 of 2", resume=True)
-    with pytest.raises(Interrupted, match="resume=True"), told("outside", resume=False):
-        raise inner
-    with pytest.raises(Interrupted, match="outside"), told("outside", resume=False, always=True):
+@pytest.mark.parametrize(
+    ("inner", "always", "said"),
+    [
+        (KeyboardInterrupt(), False, "outside; call it"),
+        (Interrupted("after step 1 of 2", resume=True), False, "resume=True"),
+        (Interrupted("after step 1 of 2", resume=True), True, "outside; call it"),
+    ],
+)
+def test_an_interrupt_is_told_of_once(inner, always, said):
+    with (
+        pytest.raises(Interrupted, match=said),
+        on_interrupt("outside", resume=False, always=always),
+    ):
         raise inner
 
 

@@ -12,7 +12,7 @@ from userdp.commands.arguments import folder_of
 from userdp.commands.progress import shown
 from userdp.core.codec import digest
 from userdp.core.files import OPERATOR_FILE, SHAREABLE_FILE, require_new, write_file, write_json
-from userdp.core.interrupts import told
+from userdp.core.interrupts import on_interrupt
 from userdp.core.stages import Progress
 from userdp.data.overlap import longest_copies
 from userdp.data.sources.input_files import GENERATED, provenance_of
@@ -74,7 +74,7 @@ def generate(
     store = None if check is None else UserStore.open(Path(check))
     how = GenerateConfig(**options)
     texts: list[GeneratedText] = []
-    with told("before its end: no text was written", resume=False), shown(progress) as bar:
+    with on_interrupt("before its end: no text was written", resume=False), shown(progress) as bar:
         bar.stage("sampling", records)
         for text in sampled_texts(path, how, records, device=device):
             texts.append(text)

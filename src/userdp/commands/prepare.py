@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from userdp.commands.arguments import Section
 from userdp.commands.progress import shown
 from userdp.core.errors import UseError, warn
-from userdp.core.interrupts import held, told
+from userdp.core.interrupts import held, on_interrupt
 from userdp.core.stages import Progress
 from userdp.data.pipeline import Engine, append_records, prepare_store
 from userdp.data.sources import KINDS, InputOptions, Source, memory, open_source
@@ -118,7 +118,8 @@ def prepare(
         how |= {"tokenizer": StoreTokenizer.load(words), "seq_len": seq_len, "overwrite": overwrite}
         how["records_per_user"] = records_per_user
     write = append_records if append else prepare_store
-    with told("before its end: no store was written in part", resume=False), shown(progress) as bar:
+    left = "before its end: no store was written in part"
+    with on_interrupt(left, resume=False), shown(progress) as bar:
         write(records, place, progress=bar, **how)
     with held() as signals:  # the store stands: what remains is short, and belongs to it
         if shared is not None:

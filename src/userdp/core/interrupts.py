@@ -103,15 +103,16 @@ def held() -> Iterator[Held]:
 
 
 @contextmanager
-def told(
+def on_interrupt(
     place: str | Callable[[], str], *, resume: bool | Callable[[], bool], always: bool = False
 ) -> Iterator[None]:
-    """Say of an interrupt in the block where it left things.
+    """Turn a `KeyboardInterrupt` in the block into an `Interrupted` that says where it stopped.
 
     Args:
-        place: see `Interrupted`; or a function that knows it by then.
+        place: see `Interrupted`; or a function that is called when the interrupt comes.
         resume: likewise.
-        always: also where a part of the block has said it: its steps are nobody's business outside.
+        always: also replace an `Interrupted` of an operation within the block, whose steps say
+            nothing to the caller of this one.
     """
     try:
         yield

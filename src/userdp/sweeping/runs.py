@@ -22,7 +22,7 @@ from userdp.claims.lineage import ConditionKind, Lineage, about, of_parts
 from userdp.core import files
 from userdp.core.codec import encode
 from userdp.core.errors import FailureError, UseError
-from userdp.core.interrupts import told
+from userdp.core.interrupts import on_interrupt
 from userdp.core.stages import Progress
 from userdp.data.user_store import UserStore, require_intact
 from userdp.ledger import RunFolder, RunRecord, StoreLedger, lines
@@ -135,7 +135,7 @@ def run_sweep(
     choose_device(device)
     folder, digest = SweepFolder(out), store.meta.content_sha256
     left = "between two steps: trials and scores that are finished are kept"
-    with told(left, resume=folder.sweep.exists, always=True):
+    with on_interrupt(left, resume=folder.sweep.exists, always=True):
         if resume:
             folder.resume(request, digest)
         elif request is None:

@@ -122,7 +122,7 @@ def train(
             return "before the next step"
         return "at once: updates since the last checkpoint are lost, and their steps stay charged"
 
-    with interrupts.told(place, resume=lambda: folder.begun):
+    with interrupts.on_interrupt(place, resume=lambda: folder.begun):
         ended = resume and not dry_run
         if ended and world.on_rank_zero(lambda: settle_finished(folder, StoreLedger(store.path))):
             return None  # all that a kill left to do
