@@ -1,6 +1,6 @@
 """Tokenize on the machines of Apache Spark.
 
-This process reads the records and writes them to files of some megabytes. Each file is a job of
+This process reads the records and writes them to files of few megabytes. Each file is a job of
 Spark's: an executor reads it, and writes the tokens to another. Meanwhile this process reads on,
 and then takes the tokens in. Java only schedules: text and tokens go from file to file, and nothing
 of them stays in Spark's own folders. A task that fails, or whose machine is lost, is tried again by
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from pyspark import Broadcast, SparkContext
 
 Tokens = Callable[[pa.RecordBatch], pa.RecordBatch]
-_PART_BYTES = 2**24
-"""Of records in a file: few seconds of work, so that a small input keeps several cores busy too."""
+_PART_BYTES = 2**22
+"""Of records in a file: a second of work, so that all cores have some until the end."""
 _MOST_JOBS = 256
 """Files that executors work on at once."""
 
@@ -62,6 +62,9 @@ def tokenized_by_spark(
             "Spark needs Java, and there is no java here",
             hint="install Java 17 or later, or set JAVA_HOME; or leave out --engine spark",
         )
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
     with ThreadPoolExecutor(_MOST_JOBS) as pool, ExitStack() as ending:
         spark = ExitStack()
         # Java starts as long as this process reads a million records.
@@ -71,7 +74,13 @@ def tokenized_by_spark(
         ending.callback(pool.shutdown, wait=False, cancel_futures=True)
         jobs = [pool.submit(_job, starting, part) for part in _parts(blocks, folder.resolve())]
         for job in jobs:
-            part = job.result()
+            try:
+                part = job.result()
+            except (PySparkException, Py4JError, OSError) as error:
+                raise FailureError(
+                    f"preparing with Spark failed: {kind_of(error)}",
+                    hint="is the disk full? Working files lie beside the store",
+                ) from error
             with pa.OSFile(str(part)) as file:
                 yield from pa.ipc.open_stream(file)
             part.unlink()
@@ -98,9 +107,8 @@ def _started(spark: ExitStack, tokens: Tokens) -> tuple[SparkContext, Broadcast[
 def _job(starting: Future[tuple[SparkContext, Broadcast[Tokens]]], part: Path) -> Path:
     """Have the records of a file tokenized; return the file of their tokens."""
     spark, tokens = starting.result()
-    with spark_errors():
-        task = partial(tokenize_part, tokens=tokens)
-        (done,) = spark.parallelize([part], 1).map(task).collect()
+    task = partial(tokenize_part, tokens=tokens)
+    (done,) = spark.parallelize([part], 1).map(task).collect()
     if isinstance(done, UserdpError):
         raise done
     part.unlink()
@@ -143,29 +151,13 @@ def session() -> Iterator[SparkContext]:
         here = dict.fromkeys(("spark.driver.host", "spark.driver.bindAddress"), "127.0.0.1")
         settings |= {"spark.master": "local[*]", **here}
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    with spark_errors():
-        try:
-            own = SparkContext(conf=SparkConf().setAll([*settings.items()]))
-        except ValueError:  # another one is active
-            yield SparkContext.getOrCreate()
-            return
+    try:
+        own = SparkContext(conf=SparkConf().setAll([*settings.items()]))
+    except ValueError:  # another one is active
+        yield SparkContext.getOrCreate()
+        return
     try:
         yield own
     finally:
         with suppress(Exception):  # a Java side that is gone fails in many ways
             own.stop()
-
-
-@contextmanager
-def spark_errors() -> Iterator[None]:
-    """`FailureError` where Spark, its Java side or the way to it fails."""
-    from py4j.protocol import Py4JError
-    from pyspark.errors import PySparkException
-
-    try:
-        yield
-    except (PySparkException, Py4JError, OSError) as error:
-        raise FailureError(
-            f"preparing with Spark failed: {kind_of(error)}",
-            hint="is the disk full? Working files lie beside the store",
-        ) from error
