@@ -5,7 +5,6 @@ Its brackets are held against oracles that share no code with it here, and in `t
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from functools import cache
 
@@ -21,8 +20,6 @@ from userdp.accounting.contour import epsilon_bracket, line, pair_of, privacy_lo
 from userdp.accounting.contour.attempts import Target, attempts, plan_nodes
 from userdp.accounting.contour.closed import Bounds, gaussian_delta
 from userdp.accounting.contour.curve import delta_at, delta_bounds, epsilon_bounds
-from userdp.accounting.contour.line import widened
-from userdp.accounting.contour.nodes import Contour, compute_nodes, evaluate
 from userdp.accounting.contour.side import make_side, saddle_at_epsilon, split_at
 from userdp.accounting.laws import Binomial
 from userdp.core.errors import FailureError
@@ -117,12 +114,6 @@ def test_broken_twin_a_bracket_below_the_truth_is_found_by_what_is_known_from_el
     assert not list(corners.contradictions(mild, truth.lower, truth.upper))
     assert list(corners.contradictions(mild, 0.9 * truth.lower, 0.9 * truth.upper))
     assert list(corners.contradictions(mild, 2 * truth.lower, 2 * truth.upper))
-
-
-def test_an_allowance_that_no_double_holds_is_infinite_not_cut_off():
-    found = widened(np.array([0.0, -5.0]), np.array([2000.0, 1e-9]))
-    assert found[0] == math.inf
-    assert found[1] == pytest.approx(math.exp(-5) * 1e-9, rel=1e-6)
 
 
 # ------------------------------------------------- the branch of the loss's logarithm
@@ -220,13 +211,6 @@ def planned(mass_budget):
     return nodes
 
 
-def with_step(nodes, factor):
-    """The same nodes with the step h multiplied by ``factor``."""
-    again = line.make_line(nodes.side, nodes.side.b(nodes.at.c))
-    coarse = Contour(nodes.at.c, nodes.at.h * factor, math.ceil(nodes.at.n / factor))
-    return compute_nodes(nodes.side, again, coarse, nodes.bounds, nodes.log_tail, LARGE)
-
-
 @pytest.mark.pitfall(number=24)
 def test_a_dropped_tail_that_is_not_added_back_is_caught():
     truth = delta_bounds(PAIR, LARGE, remove=True)
@@ -236,18 +220,6 @@ def test_a_dropped_tail_that_is_not_added_back_is_caught():
     assert truth.lower <= honest.upper
     forgetful = replace(nodes, side=replace(nodes.side, dropped=0.0))
     assert delta_at(forgetful, LARGE).upper < truth.lower
-
-
-def test_a_coarse_step_widens_the_bracket_and_its_bare_sum_is_wrong():
-    truth = delta_bounds(PAIR, LARGE, remove=True)
-    nodes = planned(2e-9 * truth.lower)
-    coarse = with_step(nodes, 3.0)
-    piece = evaluate(coarse, LARGE)
-    bare = piece.middle * math.exp(piece.log_scale)
-    assert bare > truth.upper * (1 + 1e-6)  # a sum without its excess is no lower bound
-    honest = delta_at(coarse, LARGE)
-    assert honest.lower <= truth.upper
-    assert truth.lower <= honest.upper
 
 
 @pytest.mark.parametrize("in_two", [False, True], ids=["whole", "in large and small steps"])

@@ -92,18 +92,6 @@ def test_forgetting_the_truncation_is_caught_on_a_small_data_set():
     assert worst <= truncated(untruncated, cap=1, most_units=2).delta(2.0).upper
 
 
-def test_forgetting_the_factor_of_the_overflow_is_caught():
-    """Two answers (P, Q), each changed on mass τ: δ may grow by τ from P and by e^ε τ from Q."""
-    epsilon, tau = 1.0, 0.01
-    first, second = 0.6, 0.2  # chance of the answer "yes" on either data set
-    before = first - math.exp(epsilon) * second
-    after = (first + tau) - math.exp(epsilon) * (second - tau)
-    assert after > before + tau + 1e-3  # the twin that adds τ alone
-    assert after <= before + (1 + math.exp(epsilon)) * tau + 1e-15
-    added = TRUNCATED.delta(epsilon).upper - TRUNCATED.mixture.delta(epsilon).upper
-    assert added >= (1 + math.exp(epsilon)) * TRUNCATED.overflow * (1 - 1e-9)
-
-
 def test_truncation_at_the_population_costs_nothing_and_too_much_is_refused():
     base = binomial_steps(sampling_probability=0.01, noise_multiplier=1.0, steps=100)
     never = truncated(base, cap=500, most_units=500)

@@ -10,14 +10,12 @@ import pytest
 from scipy import special, stats
 
 from tests.speed import fast_then_slow
-from userdp.accounting import Accountant, binomial_steps, epsilon_by, rdp
+from userdp.accounting import rdp
 from userdp.accounting.private_selection import (
     PoissonNumber,
     TruncatedNegativeBinomial,
-    base_curve,
     pure_divergence,
     selected_curve,
-    selection_epsilon,
 )
 
 ORDERS = (1.1, 1.5, 2.0, 3.0, 5.0, 8.0, 16.0, 64.0, 256.0)
@@ -159,19 +157,3 @@ def test_no_pure_answer_costs_more_than_randomised_response(epsilon):
         assert renyi([p, q], [q, p], order) <= bound + 1e-12
         assert bound <= min(epsilon, renyi([p, q], [q, p], order) + 1e-9)
         assert renyi(laplace, [*laplace[1:], laplace[-1]], order) <= bound + 1e-9
-
-
-def test_the_base_is_the_worst_of_its_plans_and_its_score():
-    users = binomial_steps(sampling_probability=0.01, noise_multiplier=1.0, steps=100)
-    examples = binomial_steps(
-        sampling_probability=0.01, noise_multiplier=2.0, steps=100, group_size=4
-    )
-    both = base_curve([users, examples], score_epsilon=0.1)
-    for one in (users, examples):
-        alone = base_curve([one], score_epsilon=0.1)
-        assert all(alone[order] <= both[order] for order in both)
-    scored = rdp.epsilon_of_curve(base_curve([users], score_epsilon=0.1), 1e-6)
-    assert scored > epsilon_by(Accountant.RDP, users, 1e-6).upper
-    law = TruncatedNegativeBinomial.of_mean(8, eta=0.0)
-    found = selection_epsilon(both, law, 1e-6)
-    assert found.upper > rdp.epsilon_of_curve(both, 1e-6)

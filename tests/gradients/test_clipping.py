@@ -38,19 +38,6 @@ def test_invariant_3_the_norm_is_right_where_a_float32_running_sum_under_clips()
     assert exact * (1 - CLIP_MARGIN) / math.sqrt(running) > 1
 
 
-def test_squares_neither_overflow_nor_vanish_for_any_float32_gradient() -> None:
-    for number in (3e38, 1e-45):
-        four = torch.full((4,), number)
-        assert math.sqrt(squared_norm([four])) == pytest.approx(2 * float(four[0]), rel=1e-12)
-    assert torch.full((4,), 3e38).norm() == INF  # broken twin
-
-
-def test_the_norm_is_over_all_tensors_of_all_shapes_together() -> None:
-    parts = [torch.full((2, 3), 2.0), torch.full((), 5.0), torch.zeros(0), torch.full((1,), 3.0)]
-    assert squared_norm(parts) == 24 + 25 + 9
-    assert squared_norm([]) == 0
-
-
 @pytest.mark.parametrize("norm", [0.0, 1e-160, 1e-30, 0.5, 0.99999, 1.0, 1.00001, 7.0, 1e30, 1e150])
 @pytest.mark.parametrize("bound", [1e-30, 1e-3, 1.0, 1e30])
 def test_invariant_3_factor_times_norm_never_passes_the_margin_below_the_clip_norm(norm, bound):

@@ -97,14 +97,6 @@ def test_invariant_5_no_two_sources_share_noise(monkeypatch: pytest.MonkeyPatch)
     assert shares_noise(lambda: NoiseSource(unsafe_noise_seed=1), monkeypatch)
 
 
-@WAYS
-def test_invariant_5_twin_one_seed_for_both_draws_is_caught(kind, monkeypatch):
-    """The same draw added twice, over √2, has twice the variance."""
-    seeds = NoiseSource._block_seeds
-    monkeypatch.setattr(NoiseSource, "_block_seeds", lambda self: (seeds(self)[0],) * DRAWS)
-    assert p_value(drawn(kind)) < REJECT
-
-
 def test_invariant_5_each_draw_of_each_block_is_seeded_by_256_fresh_bits_of_the_operating_system(
     monkeypatch,
 ):

@@ -17,7 +17,6 @@ from papers.figures import FIGURES
 from userdp.data.pipeline import prepare_store
 from userdp.data.sources import SourceOptions, open_source
 from userdp.data.store_tokenizer import StoreTokenizer
-from userdp.data.strategy import Strategy
 from userdp.data.user_store import UserStore
 from userdp.ledger import StoreLedger
 
@@ -105,36 +104,6 @@ def test_chua_table_1_counts_records_where_examples_are_long(raw, both) -> None:
     assert row["average"] == pytest.approx(counts.mean())
     assert (row["min"], row["max"]) == (counts.min(), counts.max())
     assert row["median"] == counts.quantile(0.5, interpolation="lower")
-
-
-def test_chua_table_7_is_what_plain_sorting_selects(stores, monkeypatch) -> None:
-    """Scores are planted: 1.0 to n, so that the perplexity of each selection is known."""
-    store = UserStore.open(stores["cut"])
-    split = store.split("train")
-    total, k = int(split.counts.sum()), 3
-    planted = np.random.default_rng(0).permutation(total).astype(np.float32) + 1
-    monkeypatch.setattr(texts, "_perplexities", lambda store, model: planted)
-    rows = {row["selection"]: row for row in texts.chua_table_7(stores, group_size=k)}
-    lengths = [
-        split.lengths([user] * count, range(count)) for user, count in enumerate(split.counts)
-    ]
-    scores = np.split(planted, np.cumsum(split.counts)[:-1])
-    plain = {
-        Strategy.LONGEST: [np.sort(of_user)[::-1][:k] for of_user in lengths],
-        Strategy.SHORTEST: [np.sort(of_user)[:k] for of_user in lengths],
-    }
-    for strategy, chosen in plain.items():
-        flat = np.concatenate(chosen)
-        row = rows[str(strategy)]
-        assert row["examples"] == len(flat)
-        assert row["average_length"] == pytest.approx(flat.mean())
-        assert row["fraction_below_limit"] == pytest.approx((flat < SEQ_LEN).mean())
-    for strategy, sign in ((Strategy.HIGHEST_PERPLEXITY, -1), (Strategy.LOWEST_PERPLEXITY, 1)):
-        flat = np.concatenate([of_user[np.argsort(sign * of_user)][:k] for of_user in scores])
-        row = rows[str(strategy)]
-        assert row["average_perplexity"] == pytest.approx(flat.mean())
-        assert row["median_perplexity"] == pytest.approx(np.median(flat))
-    assert rows[str(Strategy.RANDOM_CHUNK)]["average_perplexity"] is None
 
 
 def test_exact_figures_are_the_operators_and_the_look_is_in_the_ledger(
