@@ -20,22 +20,17 @@ def make_runs(folder: Path) -> Path:
 
 def make_key(folder: Path, name: str = "key") -> tuple[Path, Path]:
     """A private key that only its owner may read, and its public half, both in PEM."""
-    from cryptography.hazmat.primitives import serialization
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+    from cryptography.hazmat.primitives import serialization as pem
+    from securesystemslib.signer import CryptoSigner
 
-    private = Ed25519PrivateKey.generate()
-    pem = private.private_bytes(
-        serialization.Encoding.PEM,
-        serialization.PrivateFormat.PKCS8,
-        serialization.NoEncryption(),
-    )
-    public = private.public_key().public_bytes(
-        serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
-    )
+    private = CryptoSigner.generate_ed25519().private_bytes
+    public = pem.load_pem_private_key(private, None).public_key()
     places = folder / f"{name}.pem", folder / f"{name}.pub"
-    places[0].write_bytes(pem)
+    places[0].write_bytes(private)
     places[0].chmod(0o600)
-    places[1].write_bytes(public)
+    places[1].write_bytes(
+        public.public_bytes(pem.Encoding.PEM, pem.PublicFormat.SubjectPublicKeyInfo)
+    )
     return places
 
 

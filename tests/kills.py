@@ -52,7 +52,7 @@ def every_kill(
 
 
 def run_apart(work: str | Callable[..., object], *arguments: object) -> list[list[str]]:
-    """What work that makes kills prints, by line and ";", in a process without threads.
+    """What work prints, by line and ";", in a process of its own, without threads.
 
     Args:
         work: a script, or a function of a module, which is called with the arguments as words.

@@ -123,13 +123,12 @@ def settle(
 
 def the_first(store: Path) -> None:
     """Make the ledger of a copied store one that was begun there, which no claim speaks of."""
-    path = store / "ledger.jsonl"
-    lines, head = path.read_text("utf-8").splitlines(), "0" * 16
-    for at, line in enumerate(lines):
-        inode = {"inode": path.stat().st_ino} if at == 0 else {}
-        values = {**json.loads(line), **inode, "prev": head}
-        lines[at] = text_of(values)
-        head = hashlib.sha256(lines[at].encode()).hexdigest()[:16]
+    path, note = store / "ledger.jsonl", store / "ledger.json"
+    head, lines = "0" * 16, []
+    for line in map(json.loads, path.read_text("utf-8").splitlines()):
+        if "inode" in line:
+            line["inode"] = path.stat().st_ino
+        lines.append(text_of({**line, "prev": head}))
+        head = hashlib.sha256(lines[-1].encode()).hexdigest()[:16]
     path.write_text("\n".join([*lines, ""]), "utf-8")
-    note = json.loads((store / "ledger.json").read_text("utf-8"))
-    (store / "ledger.json").write_text(json.dumps({**note, "head": head}), "utf-8")
+    note.write_text(json.dumps({**json.loads(note.read_text("utf-8")), "head": head}), "utf-8")

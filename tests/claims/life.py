@@ -13,24 +13,20 @@ from pathlib import Path
 
 import peft
 import torch
-from safetensors.torch import load_file, save_file
-from transformers import AutoModelForCausalLM
 
 from tests.claims.lives import PLAIN, PLAN, SHAPE, Teller, begin, train_from
 from tests.data.corpora import ListSource, interleaved
 from tests.sweeping.launch import request
-from tests.training.toy import cycles, private_run, toy_model, toy_store
+from tests.training.toy import adapted, cycles, loaded, private_run, sgd, toy_model, toy_store
 from userdp.claims.lineage import Lineage
 from userdp.data.pipeline import append_records
 from userdp.data.user_store import UserStore
+from userdp.gradients import trainable_parameters
 from userdp.sweeping.runs import run_sweep
 from userdp.training.private_run import make_private
 from userdp.training.releasing import save_model
 
 EPSILON = PLAN.guarantee().epsilon
-ADAPTERS = peft.LoraConfig(
-    r=2, task_type="CAUSAL_LM", target_modules=["c_attn"], fan_in_fan_out=True
-)
 ASKED = 0.5
 
 
@@ -207,35 +203,27 @@ class Life:
             self.truth.models[first].done = True
             self.truth.models[second].latest = False
 
+    def on_top(self, store: str, place: Path, base: str | None, *, clean: bool = True) -> None:
+        """A run on top of the model in a folder."""
+        run = self.new("run")
+        assert train_from(self.tell, self.folder / store, self.folder / run, place)[0] == 0
+        self.truth.train(run, store, base, clean=clean, done=True)
+
     def go_on(self, store: str) -> None:
         """Training on top of a released model, wherever it lies and whatever it is called."""
-        base = self.model()
-        if base is None:
-            return
-        place = self.folder / base / "model"
-        how = self.draw.choice(["there", "copied", "renamed"])
-        if how != "there":
-            place = shutil.copytree(place, self.folder / self.new("gpt"))
-        run = self.new("run")
-        status, _ = train_from(self.tell, self.folder / store, self.folder / run, place)
-        assert status == 0
-        self.truth.train(run, store, base, clean=True, done=True)
+        if base := self.model():
+            place = self.folder / base / "model"
+            if self.draw.random() < 2 / 3:
+                place = shutil.copytree(place, self.folder / self.new("gpt"))
+            self.on_top(store, place, base)
 
     def stripped(self, store: str) -> None:
         """All that says where weights come from is taken off: the store's ledger may know them."""
-        base = self.model()
-        if base is None:
-            return
-        place = shutil.copytree(self.folder / base / "model", self.folder / self.new("gpt"))
-        (place / "userdp.json").unlink()
-        save_file(
-            load_file(place / "model.safetensors"), place / "model.safetensors", {"format": "pt"}
-        )
-        run = self.new("run")
-        status, _ = train_from(self.tell, self.folder / store, self.folder / run, place)
-        assert status == 0
-        known = base in self.truth.people[store].paid
-        self.truth.train(run, store, base if known else None, clean=known, done=True)
+        if base := self.model():
+            place = shutil.copytree(self.folder / base / "model", self.folder / self.new("gpt"))
+            (place / "userdp.json").unlink()
+            known = base in self.truth.people[store].paid
+            self.on_top(store, place, base if known else None, clean=known)
 
     def adapters(self, store: str, of: str = "") -> None:
         """A loop over adapters: new ones, those of an earlier run, or ones that moved elsewhere."""
@@ -246,19 +234,15 @@ class Life:
         if not place.exists():
             tokenizer = opened.tokenizer_path
             save_model(toy_model(opened), place, tokenizer=tokenizer, lineage=Lineage())
-        base = AutoModelForCausalLM.from_pretrained(place).train()
         if of in self.truth.models:
             held = self.truth.models[of].adapters
-            model = peft.PeftModel.from_pretrained(base, held, is_trainable=True)
+            model = peft.PeftModel.from_pretrained(loaded(place), held, is_trainable=True)
         else:
-            model = peft.get_peft_model(base, ADAPTERS)
-        trained = [one for one in model.parameters() if one.requires_grad]
-        optimizer = torch.optim.SGD(trained, lr=0.5)
+            model = adapted(loaded(place), target_modules=["c_attn"])
         if of == "moved":
-            rows = torch.tensor([[2, 3, 4, 5, 6]])
-            model(input_ids=rows, labels=rows).loss.backward()
-            optimizer.step()
-            optimizer = torch.optim.SGD(trained, lr=0.5)
+            for one in trainable_parameters(model).values():
+                one.data.add_(0.01)
+        optimizer = sgd(model, 0.5)
         with make_private(model, optimizer, opened, PLAN, out=self.folder / run) as private:
             for _ in private:
                 optimizer.step()
@@ -285,14 +269,12 @@ class Life:
         self.truth.plain(run, store)
 
     def evaluate(self, store: str) -> None:
-        run = self.model()
-        if run is None:
-            return
-        options = ("--store", self.folder / store, "--no-base", "--epsilon", ASKED)
-        status, _ = self.tell("evaluate", self.folder / run, *options)
-        assert (status == 0) == (self.truth.models[run].epsilon < math.inf)
-        if status == 0:
-            self.truth.ask(self.new("query"), store, run)
+        if run := self.model():
+            options = ("--store", self.folder / store, "--no-base", "--epsilon", ASKED)
+            status, _ = self.tell("evaluate", self.folder / run, *options)
+            assert (status == 0) == (self.truth.models[run].epsilon < math.inf)
+            if status == 0:
+                self.truth.ask(self.new("query"), store, run)
 
     def sweep(self, store: str) -> None:
         """Two candidates; by exact losses, or one of them by private selection."""
@@ -341,7 +323,7 @@ class Life:
         steered = how == "steered" or (not how and self.draw.random() < 0.5)
         run, opened = self.new("run"), UserStore.open(self.folder / store)
         model = toy_model(opened)
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        optimizer = sgd(model)
         schedule = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=0)
         options = {"out": self.folder / run, "base": Lineage(), "exact_log": steered}
         with private_run(model, optimizer, opened, PLAN, **options) as private:

@@ -2,74 +2,60 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 
-from tests.claims.lives import PLAN
-from tests.training.toy import cycles, toy_store
-
-OWN = Path(__file__).parents[2] / "docs/examples/extending/own_sampling.py"
-TRAINING = """
-import sys
-from pathlib import Path
 import userdp
+from tests.claims.lives import LEARNING, PLAN, SHAPE, Teller
+from tests.kills import run_apart
+from tests.training.toy import cycles, toy_store
 from userdp.core.clip import Clip
 from userdp.noise import Gaussian
 from userdp.plans import Budget
-sys.path.insert(0, sys.argv[2])
-import own_sampling
-plan = userdp.Plan(
-    sampling=own_sampling.EveryUser(group_size=2), clip=Clip(l2_norm=1.0),
-    noise=Gaussian(multiplier=4.0), steps=2, population=100, budget=Budget(target_delta=1e-5),
-)
-toy = {"layers": 1, "width": 16, "heads": 2, "learning_rate": 0.01, }
-for name, model in (("run", "new"), ("next", sys.argv[1] + "/run/model")):
-    run = userdp.train(
-        sys.argv[1] + "/store", plan, out=sys.argv[1] + "/" + name, model=model, **toy
-    )
-print(userdp.claim(sys.argv[1] + "/store").guarantee.epsilon)
-"""
+
+EXAMPLES = Path(__file__).parents[2] / "docs/examples/extending"
 
 
-COMMANDS = """
-import sys
-from tests.claims.lives import LEARNING, PLAN, SHAPE, Teller
-folder = sys.argv[1]
-store, tell = folder + "/store", Teller()
-before = tell.done("account", "--ledger", store)
-print(before["epsilon"], before["parts"][0]["what"])
-assert tell.done("store", "budget", store)["claim"]["epsilon"] == before["epsilon"]
-assert tell.done("verify", store)["ok"] and tell.done("store", "stats", store)
-tell.done("store", "stats", store, "--epsilon", 0.5, "--ask", "users")
-PLAN.save(folder + "/plan.json")
-here = folder + "/here"
-model = ("--model", "new", *SHAPE, *LEARNING)
-run = tell.done("train", store, "--plan", folder + "/plan.json", "--out", here, *model)
-assert tell.done("verify", here)["ok"]
-after = tell.done("account", "--ledger", store)
-print(run["epsilon"], after["epsilon"])
-print(tell("account", "--ledger", folder + "/run")[1])
-"""
+def train_by_it(folder: str) -> None:
+    """Two runs, the second on top of the first; ε of the store."""
+    sys.path.insert(0, str(EXAMPLES))
+    plan = userdp.Plan(
+        sampling=import_module("own_sampling").EveryUser(group_size=2), clip=Clip(l2_norm=1.0),
+        noise=Gaussian(multiplier=4.0), steps=2, population=100, budget=Budget(target_delta=1e-5),
+    )  # fmt: skip
+    toy = {"layers": 1, "width": 16, "heads": 2, "learning_rate": 0.01}
+    for name, model in (("run", "new"), ("next", f"{folder}/run/model")):
+        userdp.train(f"{folder}/store", plan, out=f"{folder}/{name}", model=model, **toy)
+    print(userdp.claim(f"{folder}/store").guarantee.epsilon)
 
 
-def python(code: str, *words: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", code, *map(str, words)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return done
+def go_on_without_it(folder: str) -> None:
+    """ε and words of its part; ε of a run of userdp's own and of the store; what its run says."""
+    store, here, tell = f"{folder}/store", f"{folder}/here", Teller()
+    before = tell.done("account", "--ledger", store)
+    assert tell.done("store", "budget", store)["claim"]["epsilon"] == before["epsilon"]
+    assert tell.done("verify", store)["ok"]
+    assert tell.done("store", "stats", store)
+    tell.done("store", "stats", store, "--epsilon", 0.5, "--ask", "users")
+    PLAN.save(Path(folder) / "plan.json")
+    model = ("--model", "new", *SHAPE, *LEARNING)
+    run = tell.done("train", store, "--plan", f"{folder}/plan.json", "--out", here, *model)
+    assert tell.done("verify", here)["ok"]
+    after = tell.done("account", "--ledger", store)
+    words = before["parts"][0]["what"], tell("account", "--ledger", f"{folder}/run")[1]["hint"]
+    print(before["epsilon"], run["epsilon"], after["epsilon"], *words, sep=";")
 
 
 def test_all_commands_keep_the_line_and_charge_it_as_recorded(tmp_path):
     """Processes of their own: in this one another test may have imported the sampling."""
     toy_store(tmp_path, cycles(16))
-    epsilon = float(python(TRAINING, tmp_path, OWN.parent).stdout.split()[-1])
-    done = python(COMMANDS, tmp_path)
-    before, after, of_its_own = done.stdout.strip().splitlines()
-    assert float(before.split()[0]) == epsilon
-    assert "training by own_sampling.EveryUser, as recorded" in before
-    of_run, of_store = map(float, after.split())
+    epsilon = float(run_apart(train_by_it, tmp_path)[-1][0])
+    *prices, part, of_its_own = run_apart(go_on_without_it, tmp_path)[-1]
+    before, of_run, of_store = map(float, prices)
+    assert before == epsilon
+    assert "training by own_sampling.EveryUser, as recorded" in part
     assert of_run == of_store == pytest.approx(epsilon + 0.5 + PLAN.guarantee().epsilon)
     assert "import the module that defines it" in of_its_own, "of the run's own ledger"

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-import userdp as package
 from tests.claims.lives import LEARNING, SHAPE, Teller
 from tests.plans_room.conftest import synthetic_norms
 from tests.training.toy import toy_store
@@ -89,18 +88,6 @@ def test_of_a_budget_all_is_claimed_and_said(people):
     total = people.plan()
     assert total == "8.0000"
     assert people.train("run") == total
-
-
-def test_where_nothing_is_left_all_that_is_spent_is_named(people):
-    people.ask(1, "users")
-    people.ask(0.5, "median")
-    people.capsys.readouterr()
-    with pytest.raises(package.UseError, match="nothing is left") as error:
-        package.plan(
-            people.store, epsilon=1.5, budget=64, steps=2, population=1000, delta=1e-6,
-            norms=people.folder / "norms.json",
-        )  # fmt: skip
-    assert "1.5 (users 1, median 0.5)" in str(error.value)
 
 
 def test_the_preset_says_what_came_before(people):

@@ -1,16 +1,18 @@
 """A journal: what is acknowledged is on the disk, what is edited is noticed, nothing is half."""
 
+import multiprocessing
 import os
-import subprocess
-import sys
-import time
+import resource
+import signal
 from dataclasses import dataclass
+from pathlib import Path
 from typing import ClassVar
 
 import pytest
 
+from tests.kills import run_apart
 from tests.ledgers import query, settle
-from userdp.core.errors import UseError
+from userdp.core.errors import FailureError, UseError
 from userdp.ledger import journal
 from userdp.ledger.journal import append, read
 from userdp.ledger.lines import Line
@@ -132,64 +134,42 @@ def test_a_line_of_another_kind_or_another_type_is_refused(tmp_path, line):
         read(path)
 
 
-DISK_FULL = """
-import resource, signal, sys
-from pathlib import Path
-from tests.ledger.test_journal import add, numbers
-from userdp.core.errors import FailureError
-
-path = Path(sys.argv[1])
-after = add(path, 0)
-signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-resource.setrlimit(resource.RLIMIT_FSIZE, (500, 500))
-acknowledged = 0
-try:
-    while True:
-        after = add(path, acknowledged + 1, after=after)
-        acknowledged += 1
-except FailureError as error:
-    assert "not released" in str(error)
-print(acknowledged, int(numbers(path)[-1]), path.read_bytes()[-1:])
-"""
+def fill_the_disk(path: str) -> None:
+    """Append until no more fits; how many were acknowledged, the last of them, how it ends."""
+    place, acknowledged = Path(path), 0
+    after = add(place, 0)
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (500, 500))
+    try:
+        while True:
+            after = add(place, acknowledged + 1, after=after)
+            acknowledged += 1
+    except FailureError as error:
+        print(acknowledged, numbers(place)[-1], place.read_bytes()[-1:], error, sep=";")
 
 
 def test_a_full_disk_leaves_the_acknowledged_lines_and_no_half_line(tmp_path):
-    done = subprocess.run(
-        [sys.executable, "-c", DISK_FULL, str(tmp_path / "ledger.jsonl")],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    acknowledged, last, end = done.stdout.split()
-    assert int(acknowledged) == int(last) > 2
-    assert end == r"b'\n'"
+    [[acknowledged, last, end, said]] = run_apart(fill_the_disk, tmp_path / "ledger.jsonl")
+    assert int(acknowledged) == float(last) > 2
+    assert (end, "not released" in said) == (r"b'\n'", True)
 
 
-ALL_AT_ONCE = """
-import sys
-from pathlib import Path
-from tests.ledgers import query
-from userdp.ledger.store_ledger import StoreLedger
-
-folder, name = Path(sys.argv[1]), sys.argv[2]
-(folder / f"ready-{name}").touch()
-while not (folder / "go").exists():
-    pass
-ledger = StoreLedger(folder)
-ledger.charges()  # what others have half written must not be in the way
-query(ledger, name, name="users", pure_epsilon=0.1)
-"""
+def charge_with_others(folder, name, ready):
+    ready.wait()
+    ledger = StoreLedger(folder)
+    ledger.charges()  # what others have half written must not be in the way
+    query(ledger, name, name="users", pure_epsilon=0.1)
 
 
 def test_processes_that_charge_a_new_store_at_the_same_time_are_all_charged(tmp_path):
-    names = [f"query-{number}" for number in range(6)]
-    command = [sys.executable, "-c", ALL_AT_ONCE, str(tmp_path)]
-    processes = [subprocess.Popen([*command, name]) for name in names]
-    while not all((tmp_path / f"ready-{name}").exists() for name in names):
-        assert all(process.poll() is None for process in processes)
-        time.sleep(0.01)
-    (tmp_path / "go").touch()
-    assert [process.wait() for process in processes] == [0] * len(names)
+    names, new = [f"query-{number}" for number in range(6)], multiprocessing.get_context("spawn")
+    ready = new.Barrier(len(names))
+    processes = [new.Process(target=charge_with_others, args=(tmp_path, n, ready)) for n in names]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+    assert [process.exitcode for process in processes] == [0] * len(names)
     assert sorted(charge.run_id for charge in StoreLedger(tmp_path).charges()) == names
 
 

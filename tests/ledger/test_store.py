@@ -12,7 +12,7 @@ from tests.plans import uls_plan
 from userdp.claims import claim
 from userdp.claims.lineage import ConditionKind
 from userdp.core.errors import UseError
-from userdp.ledger import History, StoreLedger, journal
+from userdp.ledger import StoreLedger, journal
 from userdp.ledger.counter import Counter, open_runs
 from userdp.ledger.lines import Declare
 
@@ -94,15 +94,6 @@ def test_invariant_12_a_store_that_was_put_back_whole_knows_that_steps_were_take
     for asks in (claim, lambda store: reserve(StoreLedger(store), "two", uls_plan())):
         with pytest.raises(UseError, match="put back to an earlier state"):
             asks(tmp_path)
-
-
-def test_invariant_12_twin_whoever_does_not_look_at_the_file_takes_a_copy_for_the_first(
-    store, tmp_path, monkeypatch
-):
-    shutil.copytree(store, tmp_path / "copy", copy_function=shutil.copy2)
-    monkeypatch.setattr(History, "copied", False)
-    charged(tmp_path / "copy")
-    assert kinds(tmp_path / "copy") == set()
 
 
 # One ledger for several stores.
