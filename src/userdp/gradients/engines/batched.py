@@ -70,6 +70,7 @@ from userdp.gradients.engines.tape import Tape, Workspace
 from userdp.gradients.engines.uses import Form, Forms
 from userdp.gradients.losses import may_be_of_rows
 from userdp.gradients.model_randomness import GeneratorStates, StatesApart
+from userdp.gradients.modes import keep_freed_memory
 from userdp.gradients.precision import reduced_products
 from userdp.gradients.units import Units
 
@@ -112,6 +113,7 @@ class Passes:
         self._task, self._form, self._strict = task, form, strict
         self._aimed = task.but(l2_clip_norm=task.aim)
         self._states = StatesApart()
+        keep_freed_memory()
         self._alone: list[int] = []
         self._known: dict[PassShape, Certificate] = {}
         shapes = units_by_shape(task.units, task.micro_batch, self._room)

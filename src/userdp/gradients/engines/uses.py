@@ -34,6 +34,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import reduce
 from typing import TypeAlias
 
 import torch
@@ -196,10 +197,7 @@ def squares(gradients: Tensor) -> Tensor:
 
 def joint(uses: Sequence[Use]) -> Dense:
     """The per-unit gradients of all uses of one parameter together, formed."""
-    gradients = uses[0].dense().gradients
-    for use in uses[1:]:
-        gradients = gradients + use.dense().gradients
-    return Dense(gradients)
+    return Dense(reduce(torch.add, (use.dense().gradients for use in uses)))
 
 
 def squared_norms(uses: list[Use], known: Tensor | None = None) -> tuple[Tensor, list[Use]]:
