@@ -123,11 +123,9 @@ def write_examples(
             for split, chosen in splits.items():
                 part = chosen[record[there] - here.start]
                 where = begins[there][part], lengths[there][part]
-                writer.write(
-                    user, split, pieces(tokens, *where), where[1],
-                    targets=None if targets is None else pieces(targets, *where),
-                    records=int((chosen & stored).sum()),
-                )  # fmt: skip
+                flat, number = pieces(tokens, *where), int((chosen & stored).sum())
+                marks = None if targets is None else pieces(targets, *where)
+                writer.write(user, split, flat, where[1], targets=marks, records=number)
         done += len(sizes)
         at(done)
 

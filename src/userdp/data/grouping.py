@@ -27,29 +27,12 @@ from userdp.data.contents import ends_of, merged, numbers
 from userdp.data.records import BLOCK, BLOCK_BYTES, offsets_of
 
 MEMORY_LIMIT = "1GB"
-_SIZE = re.compile(r"([1-9]\d{0,8}(?:\.\d+)?)\s?([KMGT])(i?)B", re.IGNORECASE)
+_SIZE = re.compile(r"[1-9]\d{0,8}(\.\d+)?\s?[KMGT]i?B", re.IGNORECASE)
 _NUMBERS = [("place", pa.int64()), ("size", pa.int64())]
 _ROWS = pa.schema([BLOCK.field("user"), BLOCK.field("held_out"), *_NUMBERS])
 """What is sorted: ``place`` is where a record's content begins in the spool, ``size`` its bytes."""
 _SORT = 'SELECT * FROM records ORDER BY "user", place'
 RECORDS_AT_ONCE = 2**12
-
-
-def size_in_bytes(size: str) -> int:
-    """A size in DuckDB's words as a number; `UseError` if it is none.
-
-    >>> size_in_bytes("1GB"), size_in_bytes("1.5 KiB")
-    (1000000000, 1536)
-    """
-    match = _SIZE.fullmatch(size)
-    if match is None:
-        raise UseError(
-            f"memory_limit must be a size such as 1GB, got {size!r}",
-            hint="a number and one of KB, MB, GB, TB",
-        )
-    number, unit, binary = match.groups()
-    step = 1024 if binary else 1000
-    return int(float(number) * step ** ("KMGT".index(unit.upper()) + 1))
 
 
 class Grouping:
@@ -67,7 +50,11 @@ class Grouping:
     """
 
     def __init__(self, folder: Path, *, memory_limit: str = MEMORY_LIMIT) -> None:
-        size_in_bytes(memory_limit)
+        if _SIZE.fullmatch(memory_limit) is None:
+            raise UseError(
+                f"memory_limit must be a size such as 1GB, got {memory_limit!r}",
+                hint="a number and one of KB, MB, GB, TB",
+            )
         self._memory_limit = memory_limit
         self._rows, self._spill = folder / "rows.arrow", folder / "spill"
         self._spool, self._sorted = folder / "contents", folder / "sorted.arrow"
