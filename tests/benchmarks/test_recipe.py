@@ -53,18 +53,13 @@ def test_a_budget_says_the_noise_of_the_presets_own_plan() -> None:
     assert setting.noise_ratio == plan.sum_noise_multiplier / plan.denominator
 
 
-def test_each_cell_has_a_row_of_the_default_and_the_page_says_them() -> None:
+def test_the_page_has_the_tables_of_the_rows_and_each_cell_one_of_the_default() -> None:
     """The numbers of the page are those of the constants that users get."""
-    table = recipe.cells(ROWS)
-    assert len(table.splitlines()) == 2 + 12
-    assert table in (ROOT / "docs/results/recipe.md").read_text("utf-8")
-
-
-def test_the_page_has_the_tables_of_the_rows() -> None:
-    page = (ROOT / "docs/results/recipe.md").read_text("utf-8")
-    tables = dict(recipe.tables(ROWS))
-    for question in ("rate", "trust", "little noise"):
-        assert tables[question] in page, question
+    page, tables = (ROOT / "docs/results/recipe.md").read_text("utf-8"), dict(recipe.tables(ROWS))
+    cells = recipe.cells(ROWS)
+    assert len(cells.splitlines()) == 2 + 12
+    for table in (cells, *(tables[question] for question in ("rate", "trust", "little noise"))):
+        assert table in page
 
 
 @pytest.mark.parametrize("broken", [False, True])

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import csv
-import gzip
-import json
 import os
 import random
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+import pandas as pd
 
 WORDS = ["the", "mail", "of", "you", "we", "to", "plan", "at", "noon", "ship", "data", "team"]
 PEOPLE, RECORDS = 200, 8
@@ -29,15 +28,15 @@ def write_all(folder: Path) -> None:
         for person in range(PEOPLE)
     ]
     _lines(folder / "mail.jsonl", mails)
-    packed = gzip.compress((folder / "mail.jsonl").read_bytes(), mtime=0)
-    (folder / "mail.jsonl.gz").write_bytes(packed)
+    _lines(folder / "mail.jsonl.gz", mails)
     _lines(
         folder / "chat.jsonl",  # the same people elsewhere, by the fields that are the default
         [{"user": f"u{n % PEOPLE}", "text": text(20)} for n in range(PEOPLE * 4)],
     )
-    _table(folder / "mail.csv", ["sender", "body", "date"], mails)
-    commits = [{"author": mail["sender"], "message": mail["body"]} for mail in mails]
-    _table(folder / "commits.csv", ["author", "message"], commits)
+    table = pd.DataFrame(mails)
+    table.to_csv(folder / "mail.csv", index=False)
+    commits = table.rename(columns={"sender": "author", "body": "message"})
+    commits.to_csv(folder / "commits.csv", index=False, columns=["author", "message"])
     _mbox(folder / "list.mbox", mails)
     _maildir(folder / "maildir", mails[: PEOPLE * 4])
     roles = ("user", "assistant")
@@ -49,13 +48,6 @@ def write_all(folder: Path) -> None:
     _repository(folder / "repository", draw)
     public = [{"text": text(), "url": f"https://e{n}.org/"} for n in range(30)]
     _lines(folder / "public.jsonl", public)
-
-
-def _table(path: Path, columns: list[str], rows: list[dict[str, str]]) -> None:
-    with path.open("w", newline="") as file:
-        writer = csv.DictWriter(file, columns)
-        writer.writeheader()
-        writer.writerows(rows)
 
 
 def _message(mail: dict[str, str]) -> str:
@@ -79,7 +71,8 @@ def _maildir(folder: Path, mails: list[dict[str, str]]) -> None:
 
 
 def _lines(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    """In JSON; packed if the file's name says so."""
+    pd.DataFrame(rows).to_json(path, orient="records", lines=True)
 
 
 def _repository(folder: Path, draw: random.Random) -> None:

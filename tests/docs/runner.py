@@ -8,7 +8,6 @@ import os
 import shlex
 import subprocess
 import sys
-import traceback
 from pathlib import Path
 from typing import Any
 
@@ -42,19 +41,16 @@ class PageRunner:
             script.chmod(0o755)
 
     def run(self, block: Block) -> None:
-        """Run one block; an `AssertionError` that names page and line if it fails."""
+        """Run one block; an error in it names page and line."""
         text = smaller(block.text)
         try:
             if block.language == "python":
                 self._python(text, f"{block.page}:{block.line}")
             else:
                 self._console(text)
-        except AssertionError as error:
-            raise AssertionError(f"{block.page}, line {block.line}: {error}") from None
-        except Exception:
-            raise AssertionError(
-                f"{block.page}, line {block.line}:\n{traceback.format_exc(limit=-4)}"
-            ) from None
+        except Exception as error:
+            error.add_note(f"{block.page}, line {block.line}")
+            raise
 
     def _python(self, text: str, where: str) -> None:
         """Python of the page; a block whose first line is ``# name.py`` is written as that file."""
