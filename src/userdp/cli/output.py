@@ -20,8 +20,8 @@ from userdp.core.vocabulary import delta_up, round_up
 from userdp.reporting.facts import parts_of_claim
 from userdp.reporting.table import MISSING, Table, table_of
 
-Part: TypeAlias = str | Table | Claim | Mapping[str, Any] | Sequence[Mapping[str, Any]]
-"""A part of an answer in words: a text, a table, a claim, named values, or rows."""
+Part: TypeAlias = str | Claim | Mapping[str, Any] | Sequence[Mapping[str, Any]]
+"""A part of an answer: a text, a claim, values by their names, or the rows of a table."""
 _FOR_WHOM = {
     True: "Operator-only: exact facts about people and their text, which no epsilon covers.",
     False: "May be handed on: epsilon covers it.",
@@ -37,45 +37,46 @@ def show_answer(answer: Any, command: str, *, json: bool) -> int:
     """
     if answer is None:
         return 0
-    told = plain(answer)
+    values = plain(answer)
     if json:
-        print(json_library.dumps(told, allow_nan=False))
+        print(json_library.dumps(values, allow_nan=False))
     else:
-        show(in_words(answer, command, told))
-        if type(mine := told.get("operator_only")) is bool:
-            show([_FOR_WHOM[mine]])
-    return int(False in (told.get("ok"), told.get("passed")))
+        show(in_words(answer, command, values))
+        if type(operator_only := values.get("operator_only")) is bool:
+            show([_FOR_WHOM[operator_only]])
+    return int(False in (values.get("ok"), values.get("passed")))
 
 
-def in_words(answer: Any, command: str, told: Any = None) -> Iterator[Part]:
-    """An answer as the command's macro in ``words.j2`` tells it, with tables and claims between.
+def in_words(answer: Any, command: str, values: Any = None) -> Iterator[Part]:
+    """The parts of an answer, in the order in which the command's macro in ``words.j2`` says them.
 
-    A command without a macro there shows its values by their names.
+    The values of a command without a macro are shown by their names.
 
     Args:
         answer: of a function of `userdp.commands`.
         command: its name.
-        told: the object of ``--json``; by default the answer is one itself.
+        values: the object of ``--json``; by default the answer is that object.
     """
-    told, drawn = answer if told is None else told, list[Part]()
+    values, parts = answer if values is None else values, list[Part]()
 
     def draw(part: Part) -> str:
-        drawn.append(part)
-        return f"\n\n\0{len(drawn) - 1}\n\n"
+        """Stands in the macro's text for a part that is no sentence."""
+        parts.append(part)
+        return f"\n\n\0{len(parts) - 1}\n\n"
 
-    words: Any = _WORDS.get_template("words.j2").make_module({"draw": draw})
-    macro = getattr(words, command.split()[-1], lambda answer, told: draw(told))
-    for paragraph in re.split(r"\n\s*\n", macro(answer, told)):
+    macros: Any = _WORDS.get_template("words.j2").make_module({"draw": draw})
+    macro = getattr(macros, command.split()[-1], lambda answer, values: draw(values))
+    for paragraph in re.split(r"\n\s*\n", macro(answer, values)):
         text = " ".join(paragraph.split())
         if text:
-            yield drawn[int(text[1:])] if text.startswith("\0") else text
+            yield parts[int(text[1:])] if text.startswith("\0") else text
 
 
-def _kept(of: Any, wanted: Callable[[str], bool]) -> Any:
-    """A mapping, or rows, with some of the keys only."""
+def _with_keys(of: Any, wanted: Callable[[str], bool]) -> Any:
+    """A mapping, or each of several rows, with the wanted keys only."""
     if isinstance(of, Mapping):
-        return {key: one for key, one in of.items() if wanted(key)}
-    return [_kept(row, wanted) for row in of]
+        return {key: value for key, value in of.items() if wanted(key)}
+    return [_with_keys(row, wanted) for row in of]
 
 
 _WORDS = Environment(
@@ -86,8 +87,8 @@ _WORDS = Environment(
     autoescape=False,  # for a terminal
 )
 _WORDS.globals |= {
-    "only": lambda names, of: _kept(of, lambda key: key in names.split()),
-    "without": lambda names, of: _kept(of, lambda key: key not in names.split()),
+    "only": lambda names, of: _with_keys(of, lambda key: key in names.split()),
+    "without": lambda names, of: _with_keys(of, lambda key: key not in names.split()),
     "named": lambda name, of: [{name: key, **row} for key, row in of.items()],
     "foreseen": foreseen_in_words,
     "round_up": round_up,
@@ -97,30 +98,29 @@ _WORDS.globals |= {
 def show(parts: Iterable[Part], *, console: Console = stdout) -> None:
     """Print the parts of an answer."""
     for part in parts:
-        for one in _simpler(part):
+        for printed in _lines_and_tables(part):
             # Only a terminal needs line breaks; elsewhere they would cut paths.
-            console.print(one, soft_wrap=isinstance(one, str) and not console.is_terminal)
+            wrapped = not isinstance(printed, str) or console.is_terminal
+            console.print(printed, soft_wrap=not wrapped)
 
 
-def _simpler(part: Any, caption: str = "") -> Iterator[Drawn | str]:
-    """A part as sentences and tables."""
+def _lines_and_tables(part: Any, caption: str = "") -> Iterator[Drawn | str]:
+    """A part of an answer as lines and tables, below a caption."""
     if isinstance(part, str):
         yield part
-    elif isinstance(part, Table):
-        yield _drawn(part)
     elif isinstance(part, Claim):
         yield from (f"{words}." for words in (f"Claim: {part.headline}", *part.notes))
         yield from map(_drawn, filter(None, [parts_of_claim(part)]))
     elif isinstance(part, Mapping):
-        there = {key: one for key, one in part.items() if one is not None}
-        inner = {key: one for key, one in there.items() if _is_nested(one)}
-        flat = {_heading(key): _cell(key, one) for key, one in there.items() if key not in inner}
+        known = {key: value for key, value in part.items() if value is not None}
+        nested = {key: value for key, value in known.items() if _is_nested(value)}
+        flat = {_heading(key): _cell(key, known[key]) for key in known if key not in nested}
         if flat and caption:
             yield caption
         width = max(map(len, flat), default=0)
         yield from (f"{name.ljust(width)}  {value}" for name, value in flat.items())
-        for key, one in inner.items():
-            yield from _simpler(one, _heading(key))
+        for key, inner in nested.items():
+            yield from _lines_and_tables(inner, _heading(key))
     else:
         cells = (cell for row in part for cell in row.items())
         keys = dict.fromkeys(key for key, one in cells if one is not None and not _is_nested(one))
