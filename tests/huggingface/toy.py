@@ -9,11 +9,11 @@ from typing import Any
 import datasets
 import numpy as np
 import torch
-import transformers
+from torch import nn
 from transformers import PreTrainedTokenizerFast, TrainingArguments
 
 from tests.plans import uls_plan
-from tests.training.toy import cycles
+from tests.training.toy import cycles, tiny_gpt2
 from tests.words import WORDS, write_tokenizer
 from userdp.data.splits import Split
 from userdp.data.user_store import UserStore
@@ -42,15 +42,11 @@ def toy_tokenizer(folder: Path) -> PreTrainedTokenizerFast:
     return tokenizer
 
 
-def toy_model(*, dropout: float = 0.0, seed: int = 0) -> transformers.GPT2LMHeadModel:
-    shape = transformers.GPT2Config(
-        vocab_size=len(WORDS) + 2, n_positions=128, n_embd=16, n_layer=1, n_head=2,
-        bos_token_id=0, eos_token_id=0,
-        resid_pdrop=dropout, embd_pdrop=dropout, attn_pdrop=dropout,
-    )  # fmt: skip
+def toy_model(*, dropout: float = 0.0, seed: int = 0) -> nn.Module:
+    rates = dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), dropout)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return transformers.GPT2LMHeadModel(shape)
+        return tiny_gpt2(len(WORDS) + 2, n_positions=128, **rates)
 
 
 def rows(users: int = 40) -> list[dict[str, str]]:

@@ -9,23 +9,18 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
-from transformers import AutoModelForCausalLM, GPT2Config
 
 from tests.gradients.far_device import FAR, far_machine
+from tests.training.toy import tiny_gpt2
 from userdp.gradients import ENGINES, NoiseSource, clipping
 from userdp.gradients import noise as drawing
 from userdp.training.distributed import Dealing, SharedNoise, World
 from userdp.training.selftest import Scene, gradients, machine
 
-TINY = GPT2Config(
-    vocab_size=32, n_embd=16, n_layer=1, n_head=2, n_positions=8, bos_token_id=0, eos_token_id=0
-)
-
 
 def tiny_model() -> nn.Module:
     torch.manual_seed(0)
-    model: nn.Module = AutoModelForCausalLM.from_config(TINY)
-    return model
+    return tiny_gpt2(32, n_positions=8)
 
 
 def failing(fault: str | None = None, far: bool = False, *, put: Any = setattr) -> set[str]:

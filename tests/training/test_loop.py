@@ -6,12 +6,11 @@ import warnings
 
 import pytest
 import torch
-import transformers
 from safetensors.torch import load_file
 
 from tests.plans import uls_plan
 from tests.speed import fast_then_slow
-from tests.training.toy import CONFIG, attempts, lines, moved, toy_model, toy_store
+from tests.training.toy import CONFIG, attempts, lines, moved, tiny_gpt2, toy_model, toy_store
 from userdp.claims import claim
 from userdp.core.errors import UseError
 from userdp.core.vocabulary import NONE
@@ -104,8 +103,7 @@ def test_the_average_is_what_is_released_and_measured(store, tmp_path):
 
 
 def test_a_model_that_would_misread_the_store_is_refused(store, tmp_path):
-    shape = transformers.GPT2Config(vocab_size=8, n_positions=8, n_embd=8, n_layer=1, n_head=1)
-    transformers.AutoModelForCausalLM.from_config(shape).save_pretrained(tmp_path / "small")
+    tiny_gpt2(8, n_positions=8).save_pretrained(tmp_path / "small")
     for model, told in (
         (str(tmp_path / "small"), "knows 8 tokens"),
         ("bundled", "different tokenizers"),

@@ -14,7 +14,7 @@ from tests.gradients.campaign import losses
 from tests.gradients.campaign.models import head_on_selected, toy
 from tests.plans import uls_plan
 from tests.speed import fast_then_slow
-from tests.training.toy import adapted, lines, moved, take, toy_model, trained, weights
+from tests.training.toy import adapted, lines, moved, take, tiny_gpt2, toy_model, trained, weights
 from userdp.claims import claim
 from userdp.claims.lineage import Lineage
 from userdp.claims.verify import verify
@@ -126,11 +126,7 @@ def after_prompt(model, input_ids, lengths):
 @pytest.mark.parametrize("kind", [peft.PrefixTuningConfig, peft.PromptTuningConfig])
 def test_adapters_that_cannot_be_merged_are_released_alone(store, begin, tmp_path, kind):
     run = tmp_path / "run"
-    shape = transformers.GPT2Config(
-        vocab_size=store.meta.vocab_size, n_positions=16, n_embd=16, n_layer=1, n_head=2,
-        bos_token_id=0, eos_token_id=0,
-    )  # fmt: skip
-    transformers.GPT2LMHeadModel(shape).save_pretrained(tmp_path / "base")
+    tiny_gpt2(store.meta.vocab_size).save_pretrained(tmp_path / "base")
     base = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "base")
     model = peft.get_peft_model(base, kind(num_virtual_tokens=2, task_type="CAUSAL_LM"))
     with begin(uls_plan(steps=2), model=model, loss=after_prompt) as private:

@@ -64,6 +64,13 @@ def toy_model(store: UserStore) -> nn.Module:
     return new_model(CONFIG, vocab_size=store.meta.vocab_size, seq_len=store.meta.seq_len)
 
 
+def tiny_gpt2(vocab_size: int, **shape: Any) -> nn.Module:
+    """A GPT-2 of one layer with random weights."""
+    shape = {"n_positions": 16, "n_embd": 16, "n_layer": 1, "n_head": 2, **shape}
+    config = transformers.GPT2Config(vocab_size=vocab_size, bos_token_id=0, eos_token_id=0, **shape)
+    return transformers.GPT2LMHeadModel(config)
+
+
 def loaded(base: Path) -> nn.Module:
     """The model in a folder, without dropout."""
     model = transformers.AutoModelForCausalLM.from_pretrained(

@@ -20,12 +20,9 @@ from tests.training.ordinary.script import (
     row_means,
     script,
 )
+from tests.training.toy import tiny_gpt2
 
-
-def gpt2(vocabulary, **changes):
-    shape = {"n_positions": LONGEST, "n_embd": 16, "n_layer": 2, "n_head": 2, **changes}
-    shape |= {"vocab_size": vocabulary, "bos_token_id": 0, "eos_token_id": 0}
-    return transformers.GPT2LMHeadModel(transformers.GPT2Config(**shape))
+gpt2 = partial(tiny_gpt2, n_layer=2)
 
 
 def llama(vocabulary):
