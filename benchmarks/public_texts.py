@@ -13,6 +13,7 @@ import json
 import re
 import tokenize
 from collections.abc import Iterator
+from dataclasses import replace
 from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any
@@ -23,8 +24,8 @@ import transformers
 
 from userdp.data.pipeline import prepare_store
 from userdp.data.sources import open_source
-from userdp.data.sources.source import Source, SourceOptions
-from userdp.data.splits import Split
+from userdp.data.sources.source import Source
+from userdp.data.splits import Split, user_hash
 from userdp.data.store_tokenizer import StoreTokenizer
 from userdp.data.user_store import UserStore
 from userdp.gradients import Units, causal_lm_loss
@@ -90,8 +91,10 @@ def store_of(text: str, data: Path, work: Path) -> UserStore:
         if text == "stdlib":
             source = open_source(["stdlib"], kind="docstrings")
         elif text == "docstrings":
-            options = SourceOptions(max_users=_USERS)
-            source = open_source(_PACKAGES, kind="docstrings", options=options)
+            source = open_source(_PACKAGES, kind="docstrings")
+            (modules,) = source.places
+            chosen = sorted(modules, key=lambda name: user_hash(name.encode()))[:_USERS]
+            source = replace(source, places=({name: modules[name] for name in chosen},))
         else:
             path = data / f"{text}.jsonl.gz"
             if text in PUBLIC_TEXTS:

@@ -185,8 +185,8 @@ def chua_table_7(
         split = store.split(Split.TRAIN)
         first = np.cumsum(split.counts) - split.counts
         for strategy in fixed:
-            counts, chosen = select_once(split, group_size, strategy=strategy, scores=scores)
-            users, ranks = members_of(counts)
+            chosen = select_once(split, group_size, strategy=strategy, scores=scores)
+            users, ranks = members_of(chosen.counts)
             examples = chosen.map(users, ranks)
             part = _selected(split.lengths(users, examples), store, scores[first[users] + examples])
             table.append({"dataset": name, "selection": str(strategy), **part})

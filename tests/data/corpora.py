@@ -70,8 +70,8 @@ def view(store: UserStore, group_size: int = 3) -> dict[bytes, dict[str, Any]]:
         for index, row in enumerate(part.rows):
             seen[ids[row]][str(part.name)] = rows_of(part, index)
     train = store.split(Split.TRAIN)
-    counts, selection = select_once(train, group_size)
-    for index, count in enumerate(counts.tolist()):
+    selection = select_once(train, group_size)
+    for index, count in enumerate(selection.counts.tolist()):
         chosen = selection.map([index] * count, range(count)).tolist()
         seen[ids[train.rows[index]]]["selection"] = chosen
     return seen

@@ -36,8 +36,10 @@ def users(counts: list[int], first: int = 0) -> Users:
 
 
 def chosen(split: Users, group_size: int) -> list[list[int]]:
-    counts, selection = select_once(split, group_size)
-    return [selection.map([u] * n, range(n)).tolist() for u, n in enumerate(counts.tolist())]
+    selection = select_once(split, group_size)
+    return [
+        selection.map([u] * n, range(n)).tolist() for u, n in enumerate(selection.counts.tolist())
+    ]
 
 
 @given(st.lists(st.integers(1, 300), max_size=20), st.integers(1, 60))
@@ -50,7 +52,7 @@ def test_each_user_has_at_most_group_size_distinct_examples(counts, group_size):
 
 def test_over_users_each_subset_is_as_likely():
     split = users([6] * 20_000)
-    _, selection = select_once(split, 3)
+    selection = select_once(split, 3)
     who = np.repeat(np.arange(20_000), 3)
     picks = selection.map(who, np.tile(np.arange(3), 20_000)).reshape(-1, 3)
     subsets = np.bincount((2**picks).sum(axis=1), minlength=64)
@@ -73,7 +75,7 @@ GOLDEN = [[3, 6, 9, 2], [87, 251, 554, 69]]
 
 @pytest.mark.parametrize(("user", "rank"), [(-1, 0), (2, 0), (0, -1), (0, 4)])
 def test_a_rank_out_of_range_is_refused(user, rank):
-    _, selection = select_once(users([10, 2]), 4)
+    selection = select_once(users([10, 2]), 4)
     with pytest.raises(IndexError):
         selection.map([user], [rank])
 
@@ -107,10 +109,12 @@ def user_tokens(split, user) -> list[int]:
 @pytest.mark.parametrize("strategy", FIXED)
 def test_the_chosen_examples_are_the_best_by_plain_sorting(split, scores, strategy, monkeypatch):
     monkeypatch.setattr(selections, "_BLOCK", 7)
-    counts, selection = select_once(split, G, strategy=strategy, scores=scores)
+    selection = select_once(split, G, strategy=strategy, scores=scores)
     first = np.cumsum(split.counts) - split.counts
     for user, count in enumerate(split.counts.tolist()):
-        chosen = selection.map([user] * counts[user], range(counts[user])).tolist()
+        chosen = selection.map(
+            [user] * selection.counts[user], range(selection.counts[user])
+        ).tolist()
         assert len(set(chosen)) == len(chosen) == min(count, G)
         lengths = split.lengths([user] * count, range(count))
         mine = scores[first[user] : first[user] + count]
@@ -131,11 +135,11 @@ def test_invariant_11_a_users_choice_does_not_depend_on_the_others(tmp_path, str
         store = prepared(held, tmp_path / name)
         part = store.split("train")
         score = split_scores(part)
-        counts, selection = select_once(part, 2, strategy=strategy, scores=score)
+        selection = select_once(part, 2, strategy=strategy, scores=score)
         ids = store.user_ids()
         return {
-            ids[part.rows[u]]: selection.map([u] * counts[u], range(counts[u])).tolist()
-            for u in range(len(counts))
+            ids[part.rows[u]]: selection.map([u] * n, range(n)).tolist()
+            for u, n in enumerate(selection.counts.tolist())
         }
 
     everybody, without = chosen("all", texts), chosen("rest", rest)
@@ -156,8 +160,8 @@ def test_invariant_11_ties_broken_by_a_users_index_are_caught(tmp_path, monkeypa
         part = prepared(held, tmp_path / name, held_out_users=0, held_out_examples=0).split("train")
         index = np.arange(len(part.counts), dtype=np.uint64)
         part.user_hashes = np.stack([index, index], axis=1)
-        counts, selection = select_once(part, 2, strategy=Strategy.LONGEST)
-        return [selection.map([u] * 2, range(2)).tolist() for u in range(len(counts))]
+        selection = select_once(part, 2, strategy=Strategy.LONGEST)
+        return [selection.map([u] * 2, range(2)).tolist() for u in range(len(selection.counts))]
 
     rest = {user: held for user, held in texts.items() if user != b"u00"}
     assert shown("all", texts)[1:] != shown("rest", rest)

@@ -18,7 +18,7 @@ from tests.training.toy import loaded, sgd, take, trained
 from userdp.claims import Lineage, claim
 from userdp.claims.lineage import ConditionKind
 from userdp.core.errors import UseError
-from userdp.data.ownership import first_owner_facts
+from userdp.data.ownership import FIRST_OWNER
 from userdp.data.sources import user_is
 from userdp.gradients import trainable_parameters
 from userdp.ledger.parts import Query
@@ -162,9 +162,9 @@ def a_store(ownership, source, appended=()):
 def test_invariant_9_whether_some_record_has_several_owners_is_not_told(kind):
     """The same is said of a source that may name several, whether or not one record does."""
     source = {"kind": kind, "may_name_several": True}
-    none, some = (store_facts(a_store(o, source)) for o in (SINGLE, first_owner_facts()))
+    none, some = (store_facts(a_store(o, source)) for o in (SINGLE, FIRST_OWNER))
     assert none == some
-    assert none["owners"] == first_owner_facts()["assumption"]
+    assert none["owners"] == FIRST_OWNER["assumption"]
 
 
 def test_text_filtered_against_private_data_is_a_condition_once(tmp_path):

@@ -149,9 +149,9 @@ class StoreMeta:
     vocab_size: int
     end_of_text_id: int | None
     tokenizer_sha256: str
-    held_out_users: float
-    held_out_examples: float
-    loss_mask: bool
+    held_out_users: float = 0.0
+    held_out_examples: float = 0.0
+    loss_mask: bool = False
     format_version: int = FORMAT_VERSION
     store_id: str = ""
     content_sha256: str = ""

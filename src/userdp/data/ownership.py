@@ -23,11 +23,18 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from typing import Any
 
 from userdp.core.vocabulary import Adjacency
 from userdp.data.records import Drop, Record, Tally
 from userdp.data.splits import is_held_out_user, user_hash
+
+FIRST_OWNER = {
+    "rule": "first-owner",
+    "adjacency": str(Adjacency.ADD_OR_REMOVE),
+    "assumption": "a record with several owners was given to the first alone: what it says of the "
+    "others is not covered",
+}
+"""`StoreMeta.ownership` of a store in which records of several users went to the first."""
 
 
 def bounded(
@@ -61,22 +68,3 @@ def bounded(
                 tally.drop(record.unusable)
             else:
                 yield record._replace(owners=())
-
-
-def greedy_facts(records_per_user: int) -> dict[str, Any]:
-    """`StoreMeta.ownership` of a store whose records were taken greedily."""
-    return {
-        "rule": "greedy",
-        "adjacency": str(Adjacency.FIXED_GRAPH),
-        "records_per_user": records_per_user,
-    }
-
-
-def first_owner_facts() -> dict[str, Any]:
-    """`StoreMeta.ownership` of a store in which records of several users went to the first."""
-    return {
-        "rule": "first-owner",
-        "adjacency": str(Adjacency.ADD_OR_REMOVE),
-        "assumption": "a record with several owners was given to the first alone: what it says of "
-        "the others is not covered",
-    }

@@ -17,11 +17,11 @@ from typing import Any, TypedDict, Unpack
 
 from userdp.core.errors import FailureError, UseError, kind_of
 from userdp.core.stages import Progress
-from userdp.core.vocabulary import require_count, require_fraction
+from userdp.core.vocabulary import Adjacency, require_count, require_fraction
 from userdp.data.examples import ahead, first_parts, tokenized, write_examples
 from userdp.data.grouping import MEMORY_LIMIT, Grouping
 from userdp.data.meta import MAX_SEQ_LEN, MIN_SEQ_LEN, StoreMeta
-from userdp.data.ownership import bounded, first_owner_facts, greedy_facts
+from userdp.data.ownership import FIRST_OWNER, bounded
 from userdp.data.records import Record, Tally, in_blocks
 from userdp.data.sources import Source, user_is
 from userdp.data.sources.input_files import with_lost
@@ -93,19 +93,16 @@ def prepare_store(
                 hint="leave --records-per-user out; what a user gives to a step is capped in "
                 "training: `userdp train --group-size`",
             )
-    fractions = (
-        require_fraction("held_out_users", held_out_users),
-        require_fraction("held_out_examples", held_out_examples),
-    )
     with (
         _disk_errors(out),
         StoreWriter.create(
             out,
             tokenizer=tokenizer,
-            seq_len=require_count("seq_len", seq_len, at_least=MIN_SEQ_LEN, at_most=MAX_SEQ_LEN),
-            fractions=fractions,
-            loss_mask=source.loss_mask,
             overwrite=overwrite,
+            seq_len=require_count("seq_len", seq_len, at_least=MIN_SEQ_LEN, at_most=MAX_SEQ_LEN),
+            held_out_users=require_fraction("held_out_users", held_out_users),
+            held_out_examples=require_fraction("held_out_examples", held_out_examples),
+            loss_mask=source.loss_mask,
         ) as writer,
     ):
         return _fill(writer, source, records_per_user, **stages)
@@ -187,11 +184,14 @@ def _fill(
         )  # fmt: skip
     if tally.records_stored == 0:
         raise UseError(_nothing(tally), hint=source.advice())
-    ownership = first_owner_facts() if tally.of_several else None
+    ownership: dict[str, Any] | None = FIRST_OWNER if tally.of_several else None
+    if bound is not None:
+        adjacency = str(Adjacency.FIXED_GRAPH)
+        ownership = {"rule": "greedy", "adjacency": adjacency, "records_per_user": bound}
     return writer.finish(
         source=_facts(source, rule, tally),
         tally=tally,
-        ownership=ownership if bound is None else greedy_facts(bound),
+        ownership=ownership,
     )
 
 

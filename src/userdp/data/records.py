@@ -48,7 +48,6 @@ class Drop(StrEnum):
     OVER_BOUND = "over the bound of one of its owners"
     BOTH_SIDES = "owners on both sides of the held-out-users split"
     UNREADABLE_MODULE = "unreadable module"
-    OVER_MAX_USERS = "module left unread, over --max-users"
     REPEATED = "docstring that another module has"
     TOO_SHORT = "fewer than 2 tokens"
     BAD_TOKENS = "tokens outside the vocabulary, or labels of other tokens"
@@ -90,8 +89,9 @@ BLOCK = pa.schema(
 )
 """Records in columns, no value null: ``content`` is the text, or what `packed` makes of a text and
 its pieces; later the tokens, see `userdp.data.examples.tokenized`."""
-BLOCK_RECORDS, BLOCK_BYTES = 2**13, 2**23
-"""Most records of a block, and how many bytes of text end one."""
+BLOCK_RECORDS, BLOCK_BYTES = 2**11, 2**23
+"""Most records of a block, and how many bytes of text end one. A tokenizer holds some hundred bytes
+for each token of a block."""
 
 
 def in_blocks(records: Iterable[Record], *, loss_mask: bool = False) -> Iterator[pa.RecordBatch]:
@@ -154,9 +154,6 @@ class ExampleDrop(StrEnum):
     ONE_PER_RECORD = "beyond a record's first example, in a store of several owners"
 
 
-_MOST_WRITERS = 1000
-
-
 @dataclass
 class Tally:
     """Books of one `prepare`: what was read, stored and dropped.
@@ -171,7 +168,8 @@ class Tally:
     records_stored: int = 0
     drops: Counter[str] = field(default_factory=Counter)
     example_drops: Counter[str] = field(default_factory=Counter)
-    written_by: list[str] = field(default_factory=list)
+    written_by: set[str] = field(default_factory=set)
+    """Models that wrote some of the records; see `userdp.data.sources.parsing`."""
     of_several: int = 0
     """Records that had several owners, and are their first owner's."""
 
@@ -179,11 +177,6 @@ class Tally:
     def kept(self) -> int:
         """Records read and not dropped so far."""
         return self.records_read - self.drops.total()
-
-    def wrote(self, model: str) -> None:
-        """Note a model that wrote one of the records; see `userdp.data.sources.parsing`."""
-        if model not in self.written_by and len(self.written_by) < _MOST_WRITERS:
-            self.written_by.append(model)
 
     def drop(self, reason: Drop, records: int = 1) -> None:
         """Count records dropped for ``reason``; a reason of none is not named."""

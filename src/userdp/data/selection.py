@@ -101,8 +101,8 @@ def select_once(
     *,
     strategy: Strategy = Strategy.RANDOM,
     scores: NDArray[np.float32] | None = None,
-) -> tuple[NDArray[np.int64], FixedSelection]:
-    """The selection of example-level sampling: the capped counts, and the map from rank to example.
+) -> FixedSelection:
+    """The selection of example-level sampling: capped counts, and the map from rank to example.
 
     Args:
         split: of the store; ``RANDOM`` needs counts and user hashes only.
@@ -111,8 +111,7 @@ def select_once(
         scores: float32 (examples,), for strategies by perplexity; see `read_scores`.
 
     Returns:
-        int64 (users,) of min(n_u, G), for a sampler; and the `FixedSelection` whose ``map`` turns
-        what the sampler draws into arguments of `StoreSplit.gather`.
+        ``counts`` for a sampler, whose draws ``map`` turns into arguments of `StoreSplit.gather`.
 
     Source: Charles et al. 2024, Algorithm 1 (the cap); Chua et al. 2024, Section 4.1.
     """
@@ -130,7 +129,7 @@ def select_once(
             "--set run.scores=scores.arrow",
         )
     counts = np.minimum(split.counts, require_count("group_size", group_size))
-    return counts, FixedSelection(
+    return FixedSelection(
         counts=counts,
         ranked=_ranked(split, counts, strategy, scores),
         starts=np.cumsum(counts) - counts,

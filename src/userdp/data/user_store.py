@@ -103,12 +103,7 @@ class UserStore:
 
     def split(self, name: Split | str) -> StoreSplit:
         """One split: ``Split.TRAIN``, ``HELD_OUT_USERS`` or ``HELD_OUT_EXAMPLES``."""
-        try:
-            split = Split(name)
-        except ValueError:
-            raise UseError(
-                f"no split is named {str(name)!r}", hint=f"one of: {', '.join(Split)}"
-            ) from None
+        split = Split(name)
         hashes = np.frombuffer(self.table["hash"].buffers()[1] or b"", "<u8", 2 * self.users)
         counts = numbers(self.table[split])
         return StoreSplit(split, self.examples[split], counts, hashes.reshape(-1, 2))

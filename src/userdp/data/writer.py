@@ -69,25 +69,17 @@ class StoreWriter:
     @classmethod
     @contextmanager
     def create(
-        cls,
-        out: Path,
-        *,
-        tokenizer: StoreTokenizer,
-        seq_len: int,
-        fractions: tuple[float, float] = (0.0, 0.0),
-        loss_mask: bool = False,
-        overwrite: bool = False,
+        cls, out: Path, *, tokenizer: StoreTokenizer, overwrite: bool = False, **facts: Any
     ) -> Iterator[Self]:
         """The writer of a new store at ``out``.
 
         Args:
             out: the store's place.
             tokenizer: is copied into the store.
-            seq_len: most tokens of an example.
-            fractions: of held-out users and held-out examples.
-            loss_mask: whether each write brings targets.
             overwrite: replace the store that lies at ``out``; its privacy ledger stays, since the
                 people stay charged for what was released.
+            facts: of `StoreMeta`: ``seq_len``, and ``held_out_users``, ``held_out_examples`` and
+                ``loss_mask`` where they are not the defaults.
 
         Raises:
             UseError: something lies at ``out`` and ``overwrite`` is false, it is not a store, or
@@ -96,13 +88,10 @@ class StoreWriter:
         place = out.absolute()
         _require_free(place, overwrite=overwrite)
         meta = StoreMeta(
-            seq_len=seq_len,
             vocab_size=tokenizer.vocab_size,
             end_of_text_id=tokenizer.end_of_text_id,
             tokenizer_sha256=tokenizer.sha256,
-            held_out_users=fractions[0],
-            held_out_examples=fractions[1],
-            loss_mask=loss_mask,
+            **facts,
         )
         if place.exists():
             with changing(place), closing(cls(place, meta, tokenizer)) as writer:

@@ -109,9 +109,10 @@ class Collator:
             )
             self.counts = np.ones_like(self.counts)
         elif not by_user or strategy is not Strategy.RANDOM:
-            self.counts, self._selection = select_once(
+            self._selection = select_once(
                 self._split, self._group_size, strategy=strategy, scores=scores
             )
+            self.counts = self._selection.counts
 
     def __call__(self, cohort: Cohort) -> Units:
         """The cohort's rows, one unit per drawn user (ULS) or example (ELS)."""

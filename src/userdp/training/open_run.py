@@ -35,7 +35,7 @@ from userdp.core import files
 from userdp.core.codec import digest, encode
 from userdp.core.errors import FailureError, UseError
 from userdp.data.meta import StateKind, read_meta
-from userdp.data.ownership import first_owner_facts
+from userdp.data.ownership import FIRST_OWNER
 from userdp.data.store_folder import remember
 from userdp.data.user_store import UserStore, require_intact
 from userdp.gradients import Loss, causal_lm_loss
@@ -492,5 +492,5 @@ def store_facts(store: UserStore) -> dict[str, Any]:
     if user_is:
         facts["user_is"] = "; ".join(user_is)
     if rule["rule"] != "greedy" and any(one.get("may_name_several") for one in sources):
-        facts["owners"] = first_owner_facts()["assumption"]
+        facts["owners"] = FIRST_OWNER["assumption"]
     return facts

@@ -12,7 +12,7 @@ from tests.data.sources import fixtures
 from userdp.core.errors import UseError
 from userdp.core.stages import Progress
 from userdp.data.records import Drop, Tally
-from userdp.data.sources import SourceOptions, open_source
+from userdp.data.sources import open_source
 
 PACKAGE = {
     "__init__.py": '"""The package."""\nraise SystemExit("imported!")\n',
@@ -87,17 +87,7 @@ def test_modules_classes_and_functions_are_read_and_a_text_stays_in_its_first_mo
     assert tally.drops == dict.fromkeys(map(str, dropped), 1)
     assert tally.records_read == len(records) + 3
     assert package not in sys.modules
-
-
-def test_max_users_keeps_that_many_modules_and_counts_the_others(package):
-    options = SourceOptions(max_users=2)
-    source = open_source([package], kind="docstrings", options=options)
-    assert source.facts == {"packages": {package: "1.0"}, "max_users": 2}
-    records, tally = read(package, max_users=2)
-    assert len({record.user for record in records}) == 2
-    assert tally.drops[str(Drop.OVER_MAX_USERS)] >= 1
-    assert tally.records_read == len(records) + tally.drops.total()
-    assert read(package, max_users=2)[0] == records
+    assert open_source([package], kind="docstrings").facts == {"packages": {package: "1.0"}}
 
 
 def test_the_standard_library_has_the_topics_of_pydoc():

@@ -469,8 +469,6 @@ REFUSED: dict[str, tuple[Callable[[Path], Any], dict[str, Any], str]] = {
     "an empty folder": (within({}), {"kind": "jsonl"}, "holds no files of the kind jsonl"),
     "a binary file": (within({"a.jsonl": "\x7fELF\x02\0\0" + "\1\0" * 2500}), {}, "binary file"),
     "one JSON array": (within({"a.jsonl": '[\n{"user": "a"}\n]\n'}), {}, "one JSON array"),
-    "a bound of private text": (within({"a.jsonl": json.dumps(ROW)}), {"max_users": 2},
-                                "for docstrings alone"),
     "two columns of one name": (within({"a.csv": "user,text,text\na,b,c\n"}), {},
                                 "2 columns named 'text'"),
     "numbers as texts": (of_type("text", pa.float64()), {}, "column 'text'"),

@@ -116,11 +116,7 @@ KINDS = {
         suffixes=documents.SUFFIXES,
         user_is="the file: each document is a user of its own",
     ),
-    "zip": Kind(
-        read=documents.read_archive,
-        suffixes=(".zip",),
-        user_is="the topmost folder",
-    ),
+    "zip": Kind(read=documents.read_archive, suffixes=(".zip",), user_is="the topmost folder"),
     "ccnews": _WEB(open=partial(paper_datasets.open_web, kind="ccnews")),
     "conversations": Kind(
         open=lambda paths, options: as_conversations(open_tables(paths, options), options)
@@ -165,16 +161,8 @@ def open_source(
     first_held_out(options)  # refused at once if it is no date
     here = [local for path in paths for local in local_paths(path)]
     if kind is None:
-        source = _recognised(here, options)
-    else:
-        source = KINDS[kind].source(kind, here, options)
-    if options.max_users is not None and source.kind != "docstrings":
-        raise UseError(
-            "max_users is for docstrings alone, which are public: which users are kept depends on "
-            "who the others are",
-            hint="leave --max-users out, or cut the file down by a rule on the user's own id",
-        )
-    return source
+        return _recognised(here, options)
+    return KINDS[kind].source(kind, here, options)
 
 
 def _recognised(paths: list[str], options: SourceOptions) -> Source:

@@ -6,10 +6,9 @@ with the topics of ``pydoc`` (``pydoc_data.topics``). Nothing is imported: files
 
 Left out: vendored copies (``_vendor``, ``vendored``, ``extern``, ``_distributor``...), test
 modules. The text is public, so this source may compare users with each other, which invariant 11
-forbids for private text: ``max_users`` keeps the first modules in the order of their hashes, and a
-docstring that several modules share, as copied ones do, is kept in the first of them. Else a text
-could stand in training modules and in held-out ones, and make the held-out loss look better than it
-is.
+forbids for private text: a docstring that several modules share, as copied ones do, is kept in the
+first of them. Else a text could stand in training modules and in held-out ones, and make the
+held-out loss look better than it is.
 """
 
 from __future__ import annotations
@@ -29,7 +28,6 @@ from userdp.core.errors import UseError
 from userdp.data.records import Drop
 from userdp.data.sources.parsing import record_of
 from userdp.data.sources.source import At, Entry, Source, SourceOptions
-from userdp.data.splits import user_hash
 
 _STDLIB = "stdlib"
 _NOT_STDLIB = {"site-packages", "dist-packages", "lib2to3", "ensurepip", "lib-dynload"}
@@ -44,38 +42,23 @@ _DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 def open_packages(paths: list[str], options: SourceOptions) -> Source:
-    """The source for packages ``paths``; none: `_DEFAULT_PACKAGES`.
-
-    Modules are read in the order of their hashes, so that ``max_users`` reads no more than it
-    needs; each one left unread counts as one dropped record.
-    """
-    most = options.max_users
-    if most is not None and not most >= 1:
-        raise UseError(f"max_users must be at least 1, got {most}")
+    """The source for packages ``paths``; none: `_DEFAULT_PACKAGES`."""
     packages = tuple(paths) or _DEFAULT_PACKAGES
     modules = {name: file for package in packages for name, file in _files_of(package).items()}
-
-    def read(modules: dict[str, Path], at: At) -> Iterator[Entry]:
-        users, seen = 0, set[str]()
-        for module in sorted(modules, key=lambda name: user_hash(name.encode())):
-            if users == most:
-                yield Drop.OVER_MAX_USERS
-                continue
-            texts = _texts(module, modules[module])
-            if texts is None:
-                yield Drop.UNREADABLE_MODULE
-                continue
-            users += any(text.strip() for text in texts if text not in seen)
-            yield from (Drop.REPEATED if one in seen else record_of(module, one) for one in texts)
-            seen.update(texts)
-
     versions = {name: _version(name) for name in packages}
-    return Source(
-        kind="docstrings",
-        places=(modules,),
-        read=read,
-        facts={"packages": versions, "max_users": most},
-    )
+    return Source(kind="docstrings", places=(modules,), read=_read, facts={"packages": versions})
+
+
+def _read(modules: dict[str, Path], at: At) -> Iterator[Entry]:
+    """The docstrings of modules; each text is kept in the first module that has it."""
+    seen = set[str]()
+    for module, file in sorted(modules.items()):
+        texts = _texts(module, file)
+        if texts is None:
+            yield Drop.UNREADABLE_MODULE
+            continue
+        yield from (Drop.REPEATED if one in seen else record_of(module, one) for one in texts)
+        seen.update(texts)
 
 
 def _texts(module: str, file: Path) -> list[str] | None:
@@ -89,9 +72,7 @@ def _texts(module: str, file: Path) -> list[str] | None:
     if module == _TOPICS:
         return _topics(tree)
     documented = [node for node in ast.walk(tree) if isinstance(node, _DOCUMENTED)]
-    documented.sort(
-        key=lambda node: getattr(node, "lineno", 0)
-    )  # a module has no line: it is first
+    documented.sort(key=lambda node: getattr(node, "lineno", 0))  # a module has no line
     texts = map(ast.get_docstring, documented)
     return [text for text in texts if text is not None]
 

@@ -196,11 +196,11 @@ def provenance(paths: Iterable[Path]) -> dict[str, Any]:
     return {name: value for name, value in facts.items() if value}
 
 
-def with_lost(facts: dict[str, Any], written_by: Iterable[str]) -> dict[str, Any]:
+def with_lost(facts: dict[str, Any], written_by: set[str]) -> dict[str, Any]:
     """Facts of a source, and whether some of its records name a model of unknown lineage."""
     kept = {name: value for name, value in facts.items() if name != WRITERS}
-    lost = set(written_by) - set(facts.get(WRITERS, ()))
-    return {**kept, "text_of_unknown_model": True} if lost else kept
+    known = written_by <= set(facts.get(WRITERS, ()))
+    return kept if known else {**kept, "text_of_unknown_model": True}
 
 
 def _beside(path: Path) -> dict[str, Any]:

@@ -35,8 +35,6 @@ class InputOptions:
         drop_repeats: mail: drop mail in which a 20-gram of words repeats.
         csv_escape: CSV: a backslash escapes the character after it, quotation marks above all.
         csv_no_quotes: CSV: quotation marks are ordinary characters, and enclose nothing.
-        max_users: at most this many users, chosen by hash; for docstrings alone, which are
-            public, since the choice compares users with each other.
     """
 
     user: str = "user"
@@ -53,7 +51,6 @@ class InputOptions:
     drop_repeats: bool = False
     csv_escape: bool = False
     csv_no_quotes: bool = False
-    max_users: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -141,7 +138,7 @@ class Source:
                 tally.drop(entry.unusable)
                 continue
             if entry.written_by:
-                tally.wrote(entry.written_by)
+                tally.written_by.add(entry.written_by)
             yield entry
 
     def advice(self) -> str:
