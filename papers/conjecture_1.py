@@ -44,13 +44,12 @@ def verdict_of(examples: Bracket, users: Bracket) -> Verdict:
     return Verdict.FAILS if examples.lower > users.upper else Verdict.UNDECIDED
 
 
-def rows(*, settings: int = 1000, seed: int = 0, noise_factor: float = 1.0) -> list[Row]:
+def rows(*, settings: int = 1000, seed: int = 0) -> list[Row]:
     """A row for each setting: both δ, each as a certified bracket, and the verdict.
 
     Args:
         settings: how many.
         seed: of the draw.
-        noise_factor: ELS gets ``noise_factor * K * σ_ULS``; 1 is the conjecture.
     """
     draw = random.Random(seed)
 
@@ -65,7 +64,7 @@ def rows(*, settings: int = 1000, seed: int = 0, noise_factor: float = 1.0) -> l
         examples = binomial_steps(
             sampling_probability=p,
             group_size=k,
-            noise_multiplier=noise_factor * k * sigma,
+            noise_multiplier=k * sigma,
             steps=steps,
         )
         epsilon = users.epsilon(delta).upper

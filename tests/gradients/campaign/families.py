@@ -31,7 +31,7 @@ own; and Reformer, which trains on rows of one length only."""
 FAMILIES = tuple(name for name in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES if name not in COMPOSITE)
 
 _SIZES: tuple[tuple[int, str], ...] = (
-    (VOCABULARY, "vocab_size vocab_size_per_layer_input unpadded_vocab_size padded_vocab_size"),
+    (VOCABULARY, "vocab_size vocab_size_per_layer_input unpadded_vocab_size"),
     (POSITIONS, "max_position_embeddings n_positions n_ctx max_seq_len max_target_positions "
     "max_source_positions context_length"),
     (0, "bos_token_id eos_token_id pad_token_id decoder_start_token_id"),
@@ -51,9 +51,9 @@ _SIZES: tuple[tuple[int, str], ...] = (
     "moe_shared_expert_intermediate_size shared_experts_intermediate_size qk_nope_head_dim "
     "qk_rope_head_dim v_head_dim "
     "mamba_d_head mamba_headdim mamba_head_dim mamba_chunk_size chunk_size attention_window_size "
-    "linear_key_head_dim linear_value_head_dim linear_head_dim index_head_dim global_head_dim "
+    "linear_key_head_dim linear_value_head_dim linear_head_dim index_head_dim "
     "block_size swa_head_dim"),
-    (16, "hidden_size d_model n_embd dim embedding_size embedding_dim lru_width "
+    (16, "hidden_size d_model n_embd embedding_size embedding_dim lru_width "
     "word_embed_proj_dim attention_hidden_size input_embedding_size output_embedding_size "
     "attention_head_dim"),
     (24, "intermediate_size ffn_dim decoder_ffn_dim encoder_ffn_dim n_inner dim_ff dff d_inner "
