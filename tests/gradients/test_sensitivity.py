@@ -56,6 +56,11 @@ class Setup(NamedTuple):
     out: Sequence[int]
     width: int = 0
 
+    def largest_move(self) -> float:
+        """The most that one unit moves the sum, over C."""
+        sum_of = partial(get_engine("auto"), self.model, self.loss, l2_clip_norm=self.clip)
+        return largest_move(sum_of, self.rows, self.out, width=self.width) / self.clip
+
 
 @dataclass(frozen=True, kw_only=True)
 class Hazard:
@@ -72,17 +77,6 @@ class Hazard:
     undefended: Sequence[tuple[object, str, object]]
     moved: float
     way: str
-
-    def largest_move(self, enough: float = math.inf) -> float:
-        """The most that one unit moves the sum, over C; at once where that is ``enough``."""
-        most = 0.0
-        for one in self.setups():
-            sum_of = partial(get_engine("auto"), one.model, one.loss, l2_clip_norm=one.clip)
-            moved = largest_move(sum_of, one.rows, one.out, width=one.width)
-            most = max(most, moved / one.clip)
-            if most > enough:
-                break
-        return most
 
 
 def interpolated(model: Any, tokens: Tensor, vectors: Tensor) -> Logits:
@@ -213,7 +207,7 @@ HAZARDS: dict[str, Hazard] = {
 def test_invariant_3_a_hazard_moves_the_sum_by_at_most_the_clip_norm(name: str) -> None:
     way, refused = HAZARDS[name].way, pytest.raises(UseError, match="on made-up rows")
     with counted_reference() as alone, refused if way == "refused" else nullcontext():
-        assert HAZARDS[name].largest_move() <= 1
+        assert all(one.largest_move() <= 1 for one in HAZARDS[name].setups())
     assert sum(alone) or way != "alone"
 
 
@@ -222,7 +216,7 @@ def test_invariant_3_twin_a_hazard_without_its_defence_is_caught(name, monkeypat
     hazard = HAZARDS[name]
     for where, attribute, value in hazard.undefended:
         monkeypatch.setattr(where, attribute, value)
-    assert hazard.largest_move(hazard.moved) > hazard.moved
+    assert any(one.largest_move() > hazard.moved for one in hazard.setups())
 
 
 def shares_passes(model: nn.Module, loss: Loss) -> bool:
