@@ -44,8 +44,6 @@ BYTES = [
     b'"',
     b"[" * 3000,
 ]
-
-
 INPUTS = ["rows"] * len(CASES) + [name for name in CASES if name != "git"]
 
 

@@ -1,9 +1,10 @@
 """From records to a user store, and from a store to rows of tokens.
 
 The way of the data: a *source* (`sources/`) yields records and counts what it drops;
-`grouping` brings each user's records together in bounded memory; `store_tokenizer` turns them into
-tokens, `examples` into examples; `splits` holds users and records out by a per-user hash; `writer`
-writes the store whose layout `meta` describes, one generation of `contents` after another;
+`store_tokenizer` turns them into tokens, here or on the machines of `spark`; `grouping` brings each
+user's records together in bounded memory; `examples` cuts them; `splits` holds users and records
+out by a per-user hash; `writer` writes the store whose layout `meta` describes, one generation of
+`contents` after another;
 `user_store` reads it; `selection` caps a user's examples.
 
 A source of one's own needs `userdp.data.records`; everything is imported from the file that defines
