@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from tests.ledger.runs import copied, empty_store, go_on, opened
+from tests.ledger.runs import copied, go_on, new_store, opened
 from tests.plans import uls_plan
 from userdp.claims import claim
 from userdp.claims.lineage import ConditionKind
+from userdp.data.user_store import UserStore
 from userdp.ledger import RunRecord, StoreLedger
 
 PLAN = uls_plan()
@@ -16,10 +17,10 @@ PLAN = uls_plan()
 @pytest.fixture
 def copies(tmp_path):
     """A store and an unfinished run, and copies of both."""
-    here = empty_store(tmp_path / "store")
+    here = new_store(tmp_path / "store")
     go_on(tmp_path / "run", here)
     copied(here.path, tmp_path / "store 2")
-    there = type(here)(path=tmp_path / "store 2", meta=here.meta)
+    there = UserStore.open(tmp_path / "store 2")
     return here, tmp_path / "run", there, copied(tmp_path / "run", tmp_path / "run 2")
 
 

@@ -15,7 +15,6 @@ from tests.training.toy import attempts
 from userdp.core.errors import FailureError, UseError
 from userdp.core.files import read_lines
 from userdp.federated import flower
-from userdp.federated import rounds as rounds_module
 from userdp.federated.federation_plan import claim_of
 from userdp.federated.flower import ARRAYS, CONFIG, client, serve
 from userdp.federated.rounds import ROUNDS_FILE, aggregate, load_weights
@@ -128,25 +127,6 @@ def test_a_silo_that_fails_leaves_the_run_going_and_says_only_that_it_failed(tmp
     assert members.ask(1, (0,), {"v": np.zeros(2, "f4")}) == {}
     told = [dict(reply.content[CONFIG]) for reply in grid.replies[-4:]]
     assert told == [{"silo": silo, "failed": True} for silo in (0, 1, 2, 0)]
-
-
-@pytest.mark.slow
-def test_a_server_that_restarts_goes_on_after_its_last_saved_round(tmp_path, monkeypatch):
-    folder = made_in(tmp_path, plan(rounds=3))
-    grid, save, saved = HereGrid(folder), rounds_module.save_weights, []
-
-    def dies(path, weights, *, rounds):
-        if rounds == 2 and not saved:
-            saved.append(rounds)
-            raise KeyboardInterrupt
-        save(path, weights, rounds=rounds)
-
-    monkeypatch.setattr(rounds_module, "save_weights", dies)
-    with pytest.raises(KeyboardInterrupt):
-        run(grid)
-    run(grid)
-    assert replied(folder) == [[0, 1, 2]] * 3
-    assert claim_of(folder).complete  # round 2 was charged once
 
 
 def test_a_silo_of_another_federation_is_refused_at_the_start(tmp_path):

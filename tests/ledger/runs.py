@@ -1,16 +1,14 @@
 """Run folders without a model: a step is its line in the ledger."""
 
-import hashlib
-import json
 import shutil
-from dataclasses import replace
-from types import SimpleNamespace
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
+from tests.data.corpora import corpus, prepared
 from tests.plans import uls_plan
 from userdp.claims.lineage import Lineage
-from userdp.data.meta import FORMAT_VERSION, State, StateKind, StoreMeta, read_meta
-from userdp.data.splits import Split
-from userdp.data.user_store import seal
+from userdp.data.user_store import UserStore
 from userdp.plans import StepRecord
 from userdp.training.config import PrivateOptions
 from userdp.training.open_run import Training, open_run
@@ -22,41 +20,16 @@ class Killed(BaseException):
     """Stands for a process that is no more."""
 
 
-_NOTHING = {"users": 0, "examples": 0, "tokens": 0}
-META = StoreMeta(
-    format_version=FORMAT_VERSION,
-    store_id="people",
-    seq_len=8,
-    vocab_size=32,
-    end_of_text_id=None,
-    tokenizer_sha256=hashlib.sha256(b"{}").hexdigest(),
-    content_sha256="0" * 64,
-    sources=[],
-    held_out_users=0.0,
-    held_out_examples=0.0,
-    drops={},
-    example_drops={},
-    totals={
-        **_NOTHING,
-        "records_read": 0,
-        "records_stored": 0,
-        "splits": {str(split): _NOTHING for split in Split},
-    },
-    generation=0,
-    loss_mask=False,
-    ownership={"rule": "single", "adjacency": "add-or-remove"},
-    states=(State(id="people", kind=StateKind.PREPARED),),
-)
+@cache
+def _made():
+    """A store of two people, in a folder that goes with this process."""
+    folder = TemporaryDirectory()
+    return folder, prepared(corpus(2), Path(folder.name) / "store").path
 
 
-def empty_store(path):
-    """What stands for a store: a folder with the facts that a run is opened by."""
-    (path / META.folder).mkdir(parents=True)
-    (path / META.folder / "users.arrow").write_text("nobody")
-    (path / META.folder / "tokenizer.json").write_text("{}")
-    meta = replace(META, files=seal(path / META.folder))
-    (path / "meta.json").write_text(json.dumps(meta.to_dict()))
-    return SimpleNamespace(path=path, meta=read_meta(path))
+def new_store(path):
+    """A store to which nothing was charged."""
+    return UserStore.open(shutil.copytree(_made()[1], path))
 
 
 def opened(folder, store, **options):

@@ -4,7 +4,7 @@ import contextlib
 
 import pytest
 
-from tests.ledger.runs import PLAN, Killed, empty_store, go_on
+from tests.ledger.runs import PLAN, Killed, go_on, new_store
 from userdp.claims import claim
 from userdp.claims.lineage import COPIED, Lineage
 from userdp.core import files
@@ -46,7 +46,7 @@ def test_invariant_7_a_kill_between_any_two_writes_of_an_opening_costs_nothing(
     """Two kills in a row, before each pair of writes; then the run goes on to its end."""
 
     def prepared(name):
-        here = empty_store(tmp_path / name / "store")
+        here = new_store(tmp_path / name / "store")
         run = tmp_path / name / "run"
         if opening != "first":
             go_on(run, here)
@@ -74,11 +74,11 @@ def test_invariant_13_a_kill_at_the_beginning_forgets_nothing_of_the_base(tmp_pa
     """Whoever goes on may have a model whose origin can no longer be looked up."""
     learned = Query(id="q", name="users", pure_epsilon=0.5)
     base = Lineage(parts=(learned,))
-    honest = empty_store(tmp_path / "honest" / "store")
+    honest = new_store(tmp_path / "honest" / "store")
     count = writes_of(monkeypatch, lambda: go_on(tmp_path / "honest/run", honest, 0, base=base))
     charged = 0
     for at in range(count):
-        here = empty_store(tmp_path / str(at) / "store")
+        here = new_store(tmp_path / str(at) / "store")
         run = tmp_path / str(at) / "run"
         with monkeypatch.context() as patch:
             Kill(patch, at)

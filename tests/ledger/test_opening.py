@@ -9,7 +9,7 @@ import os
 
 import pytest
 
-from tests.ledger.runs import PLAN, Killed, contents, copied, empty_store, go_on, opened
+from tests.ledger.runs import PLAN, Killed, contents, copied, go_on, new_store, opened
 from tests.ledgers import query
 from userdp.claims import claim
 from userdp.core.errors import FailureError, UseError
@@ -25,7 +25,7 @@ ELSEWHERE = "not the one that was opened last"
 
 @pytest.fixture
 def store(tmp_path):
-    return empty_store(tmp_path / "store")
+    return new_store(tmp_path / "store")
 
 
 @pytest.fixture
