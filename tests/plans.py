@@ -35,40 +35,20 @@ def plan_of_size(
     return plans.plan_of_size(_SHUFFLED[sampling] if unsafe_shuffle else sampling, size, **values)
 
 
-def for_users(*, cohort_size: float, **values) -> Plan:
-    """A ULS plan: q = ``cohort_size / population``."""
-    return plan_of_size(PoissonUsers, cohort_size, **values)
-
-
-def for_examples(*, batch_size: float, fixed_graph: bool = False, **values) -> Plan:
-    """An ELS plan: p = ``batch_size / population``, a declared number of capped examples."""
-    return plan_of_size(FixedGraph if fixed_graph else PoissonExamples, batch_size, **values)
+_USUAL = {"group_size": 4, "steps": 5, "l2_clip_norm": 0.5, "target_delta": 1e-5}
 
 
 def uls_plan(**changes) -> Plan:
-    values = {
-        "population": 100,
-        "cohort_size": 10,
-        "group_size": 4,
-        "steps": 5,
-        "l2_clip_norm": 0.5,
-        "target_delta": 1e-5,
-        "noise_multiplier": 2.0,
-    }
-    return for_users(**{**values, **changes})
+    """Of 100 users 10 are expected a step: q = ``cohort_size / population``."""
+    values = {**_USUAL, "population": 100, "cohort_size": 10, "noise_multiplier": 2.0, **changes}
+    return plan_of_size(PoissonUsers, values.pop("cohort_size"), **values)
 
 
-def els_plan(**changes) -> Plan:
-    values = {
-        "population": 400,
-        "batch_size": 20,
-        "group_size": 4,
-        "steps": 5,
-        "l2_clip_norm": 0.5,
-        "target_delta": 1e-5,
-        "noise_multiplier": 3.0,
-    }
-    return for_examples(**{**values, **changes})
+def els_plan(*, fixed_graph: bool = False, **changes) -> Plan:
+    """Of 400 capped examples 20 are expected a step: p = ``batch_size / population``."""
+    values = {**_USUAL, "population": 400, "batch_size": 20, "noise_multiplier": 3.0, **changes}
+    sampling = FixedGraph if fixed_graph else PoissonExamples
+    return plan_of_size(sampling, values.pop("batch_size"), **values)
 
 
 def changed_plan(plan: Plan, **changes) -> Plan:

@@ -6,7 +6,7 @@ from functools import partial
 import numpy as np
 import pytest
 
-from tests.plans import for_users
+from tests.plans import uls_plan
 from tests.training.toy import cycles, toy_store
 from userdp.auditing import canaries as canaries_module
 from userdp.auditing.canaries import extra_run
@@ -38,11 +38,9 @@ def audit_plan(**changes):
         "cohort_size": 20,
         "group_size": 2,
         "steps": 25,
-        "l2_clip_norm": 0.5,
-        "target_delta": 1e-5,
         "noise_multiplier": 1.0,
     }
-    return for_users(**{**values, **changes})
+    return uls_plan(**{**values, **changes})
 
 
 def repetition(store, place, plan, config=CONFIG):

@@ -8,7 +8,6 @@ import stat
 import pytest
 
 import userdp as library
-from tests.heard import Heard
 from tests.training.toy import lines
 from userdp.claims import claim
 from userdp.cli.output import in_words
@@ -17,6 +16,19 @@ from userdp.data.user_store import UserStore
 from userdp.ledger import RunFolder
 from userdp.training.releasing import released_models
 from userdp.training.store_losses import user_losses
+
+
+class Heard:
+    """All that an operation tells of its progress."""
+
+    def __init__(self):
+        self.calls = []
+
+    def stage(self, name, total, **words):
+        self.calls.append((name, total))
+
+    def at(self, done):
+        self.calls.append(done)
 
 
 @pytest.fixture
