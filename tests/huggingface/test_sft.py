@@ -4,7 +4,6 @@ import datasets
 import peft
 import pytest
 import torch
-from safetensors.torch import load_file
 
 from tests.huggingface.toy import examples, rows, toy_model, toy_tokenizer
 from tests.plans import uls_plan
@@ -122,31 +121,19 @@ def test_a_whole_run_with_trls_own_defaults(tmp_path, adapters, caplog):
 
 @pytest.fixture
 def base(tmp_path):
-    """Loads a model that learned from nobody."""
+    """A model that learned from nobody."""
     toy_model().save_pretrained(tmp_path / "base")
     describe(tmp_path / "base", Lineage())
-    return lambda: type(toy_model()).from_pretrained(tmp_path / "base")
-
-
-def yesterday(base, data, tmp_path):
-    """Adapters that a loop without privacy trained on the same people."""
-    model, tokenizer = peft.get_peft_model(base(), LORA), toy_tokenizer(tmp_path)
-    optimizer = torch.optim.Adam([p for p in model.parameters() if p.requires_grad], lr=0.01)
-    for row in data.select(range(8)):
-        ids = torch.tensor([tokenizer(row["text"])["input_ids"]])
-        model(input_ids=ids, labels=ids).loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-    model.save_pretrained(tmp_path / "yesterday")
-    return tmp_path / "yesterday"
+    return type(toy_model()).from_pretrained(tmp_path / "base")
 
 
 def test_invariant_13_the_claim_is_of_the_adapters_that_training_begins_with(base, tmp_path):
     """`SFTTrainer(peft_config=…)` makes new ones; others may take their place before `train()`."""
-    data = table("text")
-    run = private(tmp_path / "run", data, model=base(), options={"peft_config": LORA})
-    adapter = yesterday(base, data, tmp_path)
-    peft.set_peft_model_state_dict(run.model, load_file(adapter / "adapter_model.safetensors"))
+    how = {"model": base, "options": {"peft_config": LORA}}
+    run = private(tmp_path / "run", table("text"), **how)
+    with torch.no_grad():  # stands for a loop without privacy over the same people
+        for parameter in run.model.parameters():
+            parameter.add_(0.1 * parameter.requires_grad)
     run.train()
     told = [(str(one.kind), one.told) for one in run.claim.conditions]
     assert ("adapters-of-unknown-origin", "no ledger knows them") in told
