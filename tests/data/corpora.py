@@ -14,7 +14,7 @@ import pyarrow as pa
 from userdp.data.contents import NO_EXAMPLES, USERS, chain_of, content_hash, prolong
 from userdp.data.pipeline import prepare_store
 from userdp.data.records import Record
-from userdp.data.selection import select_once
+from userdp.data.selection import FixedSelection, select_once
 from userdp.data.sources.source import Source
 from userdp.data.splits import Split
 from userdp.data.store_tokenizer import StoreTokenizer
@@ -70,11 +70,15 @@ def view(store: UserStore, group_size: int = 3) -> dict[bytes, dict[str, Any]]:
         for index, row in enumerate(part.rows):
             seen[ids[row]][str(part.name)] = rows_of(part, index)
     train = store.split(Split.TRAIN)
-    selection = select_once(train, group_size)
-    for index, count in enumerate(selection.counts.tolist()):
-        chosen = selection.map([index] * count, range(count)).tolist()
-        seen[ids[train.rows[index]]]["selection"] = chosen
+    for row, chosen in zip(train.rows, choices_of(select_once(train, group_size)), strict=True):
+        seen[ids[row]]["selection"] = chosen
     return seen
+
+
+def choices_of(selection: FixedSelection) -> list[list[int]]:
+    """The examples that a selection keeps of each user, best first."""
+    counts = selection.counts.tolist()
+    return [selection.map([user] * n, range(n)).tolist() for user, n in enumerate(counts)]
 
 
 def rows_of(part: StoreSplit, user: int) -> list[list[int]]:

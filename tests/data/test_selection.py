@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import chisquare
 
-from tests.data.corpora import corpus, prepared
+from tests.data.corpora import choices_of, corpus, prepared
 from tests.modes import made_with, open_to_others
 from userdp.core.errors import UseError
 from userdp.data import selection as selections
@@ -35,17 +35,10 @@ def users(counts: list[int], first: int = 0) -> Users:
     return Users(np.array(counts, dtype=np.int64), words)
 
 
-def chosen(split: Users, group_size: int) -> list[list[int]]:
-    selection = select_once(split, group_size)
-    return [
-        selection.map([u] * n, range(n)).tolist() for u, n in enumerate(selection.counts.tolist())
-    ]
-
-
 @given(st.lists(st.integers(1, 300), max_size=20), st.integers(1, 60))
 def test_each_user_has_at_most_group_size_distinct_examples(counts, group_size):
     split = users(counts)
-    for n, mine in zip(counts, chosen(split, group_size), strict=True):
+    for n, mine in zip(counts, choices_of(select_once(split, group_size)), strict=True):
         assert len(mine) == min(n, group_size) == len(set(mine))
         assert all(0 <= example < n for example in mine)
 
@@ -67,7 +60,7 @@ def test_the_chi_square_test_rejects_a_selection_of_the_first_examples():
 
 def test_selections_are_the_same_on_every_machine():
     # Made by this function, userdp 0.1.0: a change would silently re-draw every user's examples.
-    assert chosen(users([10, 1000]), 4) == GOLDEN
+    assert choices_of(select_once(users([10, 1000]), 4)) == GOLDEN
 
 
 GOLDEN = [[3, 6, 9, 2], [87, 251, 554, 69]]
@@ -109,12 +102,9 @@ def user_tokens(split, user) -> list[int]:
 @pytest.mark.parametrize("strategy", FIXED)
 def test_the_chosen_examples_are_the_best_by_plain_sorting(split, scores, strategy, monkeypatch):
     monkeypatch.setattr(selections, "_BLOCK", 7)
-    selection = select_once(split, G, strategy=strategy, scores=scores)
+    choices = choices_of(select_once(split, G, strategy=strategy, scores=scores))
     first = np.cumsum(split.counts) - split.counts
-    for user, count in enumerate(split.counts.tolist()):
-        chosen = selection.map(
-            [user] * selection.counts[user], range(selection.counts[user])
-        ).tolist()
+    for user, (count, chosen) in enumerate(zip(split.counts.tolist(), choices, strict=True)):
         assert len(set(chosen)) == len(chosen) == min(count, G)
         lengths = split.lengths([user] * count, range(count))
         mine = scores[first[user] : first[user] + count]
@@ -134,13 +124,9 @@ def test_invariant_11_a_users_choice_does_not_depend_on_the_others(tmp_path, str
     def chosen(name, held):
         store = prepared(held, tmp_path / name)
         part = store.split("train")
-        score = split_scores(part)
-        selection = select_once(part, 2, strategy=strategy, scores=score)
-        ids = store.user_ids()
-        return {
-            ids[part.rows[u]]: selection.map([u] * n, range(n)).tolist()
-            for u, n in enumerate(selection.counts.tolist())
-        }
+        selection = select_once(part, 2, strategy=strategy, scores=split_scores(part))
+        ids = [store.user_ids()[row] for row in part.rows]
+        return dict(zip(ids, choices_of(selection), strict=True))
 
     everybody, without = chosen("all", texts), chosen("rest", rest)
     assert all(everybody[user] == without[user] for user in without)
@@ -160,8 +146,7 @@ def test_invariant_11_ties_broken_by_a_users_index_are_caught(tmp_path, monkeypa
         part = prepared(held, tmp_path / name, held_out_users=0, held_out_examples=0).split("train")
         index = np.arange(len(part.counts), dtype=np.uint64)
         part.user_hashes = np.stack([index, index], axis=1)
-        selection = select_once(part, 2, strategy=Strategy.LONGEST)
-        return [selection.map([u] * 2, range(2)).tolist() for u in range(len(selection.counts))]
+        return choices_of(select_once(part, 2, strategy=Strategy.LONGEST))
 
     rest = {user: held for user, held in texts.items() if user != b"u00"}
     assert shown("all", texts)[1:] != shown("rest", rest)
