@@ -8,11 +8,11 @@ from tests.ledgers import begun, entries, reserve, run_with
 from tests.plans import els_plan, uls_plan
 from userdp.accounting.private_selection import TruncatedNegativeBinomial
 from userdp.claims import claim
-from userdp.claims.lineage import ConditionKind, Lineage
+from userdp.claims.lineage import ConditionKind, Lineage, of_parts
 from userdp.core.codec import encode
 from userdp.core.errors import FailureError, UseError
 from userdp.ledger import RunLedger, StoreLedger
-from userdp.ledger.parts import Choice, Unclaimed
+from userdp.ledger.parts import Choice, Query, Unclaimed
 from userdp.ledger.run_ledger import write_winner
 from userdp.plans import FixedGrid, PrivateSelection, StepRecord
 from userdp.plans.provenance import Origin, Provenance
@@ -153,6 +153,14 @@ def test_invariant_1_twin_a_winner_of_a_tuning_that_never_tried_it_is_refused(tm
     (tmp_path / "edited.jsonl").write_text(json.dumps(header, separators=(",", ":")) + "\n")
     with pytest.raises(UseError, match="did not try"):
         claim(tmp_path / "edited.jsonl")
+
+
+def test_invariant_13_a_run_claims_what_it_descends_from_besides_its_own_steps(tmp_path):
+    plan = uls_plan()
+    before = of_parts([Query(id="q", name="users", pure_epsilon=0.25)])
+    found = claim(run_with(tmp_path / "run", plan, plan.steps, lineage=before.plain))
+    assert [part.id for part in found.parts] == ["q", "run"]
+    assert found.guarantee.epsilon == plan.guarantee().epsilon + 0.25
 
 
 def test_invariant_13_a_plan_that_rests_on_exact_numbers_is_a_condition(tmp_path):
