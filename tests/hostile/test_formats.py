@@ -21,6 +21,7 @@ NEVER = {
 }  # fmt: skip
 """Modules whose readers run what a file says."""
 NEEDED = [
+    ("torch.load", "weights_only", "True"),
     ("np.load", "allow_pickle", "False"),
     ("numpy.load", "allow_pickle", "False"),
     ("AutoConfig.from_pretrained", "trust_remote_code", "False"),
@@ -28,7 +29,7 @@ NEEDED = [
     ("ForCausalLM.from_pretrained", "use_safetensors", "True"),
 ]
 """Ends of a function's name, and the argument that it must be given."""
-CALLS = {"eval", "exec", "torch.load", "pandas.read_pickle", "pd.read_pickle"}
+CALLS = {"eval", "exec", "pandas.read_pickle", "pd.read_pickle"}
 
 
 def modules() -> Iterator[tuple[str, ast.AST]]:
@@ -41,11 +42,14 @@ def test_no_module_runs_code_of_a_file_and_arrays_and_models_are_read_without():
         for node in ast.walk(tree):
             if isinstance(node, ast.Import | ast.ImportFrom):
                 told = {one.name for one in node.names} | {getattr(node, "module", None)}
-                assert not told & NEVER, f"{name} imports {told & NEVER}"
+                # `import pickle` alone names an error of torch's; none of its functions is called.
+                known = {"pickle"} if isinstance(node, ast.Import) else set()
+                assert not told & NEVER - known, f"{name} imports {told & NEVER}"
             if not isinstance(node, ast.Call):
                 continue
             function = ast.unparse(node.func)
             assert function not in CALLS, f"{name}: {ast.unparse(node)}"
+            assert not function.startswith("pickle."), f"{name}: {ast.unparse(node)}"
             options = {one.arg: ast.unparse(one.value) for one in node.keywords}
             for ending, option, value in NEEDED:
                 if function.endswith(ending):
