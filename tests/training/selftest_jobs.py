@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
 
-from tests.gradients.far_device import FAR, far_machine
 from tests.training.toy import tiny_gpt2
 from userdp.gradients import ENGINES, NoiseSource, clipping
 from userdp.gradients import noise as drawing
@@ -23,15 +21,14 @@ def tiny_model() -> nn.Module:
     return tiny_gpt2(32, n_positions=8)
 
 
-def failing(fault: str | None = None, far: bool = False, *, put: Any = setattr) -> set[str]:
+def failing(fault: str | None = None, *, put: Any = setattr) -> set[str]:
     """The checks that fail in this process, with a fault that is planted."""
     if fault is not None:
         _, _, place, wrong = FAULTS[fault]
         put(*place, wrong(getattr(*place)))
-    with far_machine(index=World().rank) if far else nullcontext():
-        scene = Scene(tiny_model().to(FAR if far else "cpu"), units=3, group_size=2)
-        every = [*machine(scene), *(() if far else gradients(scene, ENGINES["reference"]))]
-        return {one.check for one in every if not one.passed}
+    scene = Scene(tiny_model(), units=3, group_size=2)
+    every = [*machine(scene), *gradients(scene, ENGINES["reference"])]
+    return {one.check for one in every if not one.passed}
 
 
 def _rank_one() -> bool:

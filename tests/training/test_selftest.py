@@ -91,10 +91,9 @@ def test_a_fault_of_one_process_is_seen(tmp_path, fault):
     assert FAULTS[fault][0] in set().union(*run_world(2, failing, tmp_path, fault))
 
 
-@pytest.mark.parametrize("far", fast_then_slow([False, True]))
-def test_honest_processes_pass(tmp_path, far):
-    assert failing(far=far) == set()
-    assert run_world(2, failing, tmp_path, None, far) == [set(), set()]
+def test_honest_processes_pass(tmp_path):
+    assert failing() == set()
+    assert run_world(2, failing, tmp_path) == [set(), set()]
 
 
 def test_invariant_5_an_accelerators_sampler_passes_and_twins_that_are_cut_or_narrow_are_caught(
