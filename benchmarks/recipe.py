@@ -51,8 +51,8 @@ from userdp.accounting import Accountant
 from userdp.data.splits import Split
 from userdp.data.user_store import StoreSplit
 from userdp.gradients import Units, causal_lm_loss, trainable_parameters
-from userdp.plans.preset import preset
-from userdp.plans.resolved import PlanFields, resolve
+from userdp.plans.preset_defaults import preset
+from userdp.plans.resolve_plan import PlanFields, resolve
 from userdp.plans.small_delta import delta_for
 from userdp.sampling import PoissonExamples, PoissonUsers, Sampling
 from userdp.training.config import OptimizerName, Schedule, TrainConfig

@@ -18,13 +18,13 @@ from numpy.typing import NDArray
 from papers.drawing import Figure, Row, draw_table, panels, save
 from userdp.core.errors import UseError
 from userdp.core.files import OPERATOR_FILE
-from userdp.data.contents import members_of
 from userdp.data.exact_counts import describe
 from userdp.data.overlap import OverlapCounts, OverlapRules, PrivateTexts, remove_overlap
 from userdp.data.selection import draw_rows, read_scores, select_once
+from userdp.data.selection_strategies import Strategy
 from userdp.data.splits import Split
+from userdp.data.store_contents import members_of
 from userdp.data.store_tokenizer import StoreTokenizer
-from userdp.data.strategy import Strategy
 from userdp.data.user_store import UserStore
 from userdp.ledger import StoreLedger
 

@@ -26,7 +26,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 from userdp.accounting import Accountant
 from userdp.cli.app import run as userdp
-from userdp.core.clip import AdaptiveClipping, Clip
+from userdp.core.clip_forms import AdaptiveClipping, Clip
 from userdp.data.user_store import UserStore
 from userdp.ledger import RunRecord
 from userdp.noise import Gaussian

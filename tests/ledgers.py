@@ -11,7 +11,8 @@ from typing import Any
 
 from userdp.claims.lineage import Lineage
 from userdp.core.codec import text_of
-from userdp.ledger import History, RunLedger, StoreLedger, admission
+from userdp.ledger import History, RunLedger, StoreLedger, permitted_lines
+from userdp.ledger.charged_parts import Choice, Query, of_run
 from userdp.ledger.lines import (
     Begin,
     BeginTuning,
@@ -21,7 +22,6 @@ from userdp.ledger.lines import (
     Settle,
     StoreLine,
 )
-from userdp.ledger.parts import Choice, Query, of_run
 from userdp.noise.gaussian import NoiseSampler
 from userdp.plans import Plan, PrivateSelection, StepRecord
 
@@ -29,8 +29,8 @@ from userdp.plans import Plan, PrivateSelection, StepRecord
 def unwritten(
     *kinds: type[StoreLine], then: Callable[..., bool] = lambda history, line: False
 ) -> Callable[[History, StoreLine], bool]:
-    """In place of `admission.is_new`: lines of these kinds are not written, or ``then`` happens."""
-    usual = admission.is_new
+    """In place of `is_new`: lines of these kinds are not written, or ``then`` happens."""
+    usual = permitted_lines.is_new
     return lambda history, line: (then if isinstance(line, kinds) else usual)(history, line)
 
 

@@ -13,7 +13,7 @@ import pytest
 from scipy import stats
 
 from tests.plans import changed_plan, els_plan, uls_plan
-from userdp.core.clip import (
+from userdp.core.clip_forms import (
     FARTHEST,
     AdaptiveClipping,
     ClipForm,

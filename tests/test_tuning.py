@@ -13,7 +13,7 @@ from userdp.accounting.private_selection import PoissonNumber, TruncatedNegative
 from userdp.core.codec import decode, encode
 from userdp.core.errors import UseError
 from userdp.plans import FixedGrid, PrivateSelection
-from userdp.plans.tuning import Tuning, divided, selected
+from userdp.plans.tuning_price import Tuning, divided, selected
 
 LAW = TruncatedNegativeBinomial.of_mean(5, eta=0.0)
 

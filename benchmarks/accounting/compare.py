@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from benchmarks.accounting.bench import Bench
 from benchmarks.accounting.libraries import Row
 from benchmarks.accounting.settings import CALIBRATION_EPSILON, CALIBRATION_SAMPLE, Setting
+from userdp.accounting.check_by_proof import steps_of
 from userdp.accounting.proof import enclose_delta
-from userdp.accounting.proving import steps_of
 
 ROUND_OFF = 1e-13  # dp-accounting's, absolute in δ
 

@@ -34,7 +34,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from userdp.accounting.contour.privacy_loss import Pair, ShiftLaw, losses, pair_of
-from userdp.accounting.laws import Binomial, Hypergeometric
+from userdp.accounting.item_count_laws import Binomial, Hypergeometric
 
 Floats = NDArray[np.float64]
 Complexes = NDArray[np.complex128]

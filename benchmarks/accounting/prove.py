@@ -20,8 +20,8 @@ from types import FrameType
 from typing import Any
 
 from benchmarks.accounting.settings import Setting, proof_settings
+from userdp.accounting.check_by_proof import steps_of
 from userdp.accounting.proof import enclose_delta
-from userdp.accounting.proving import steps_of
 
 FILE = Path("docs/results/proof.jsonl")
 SEED = 20261122

@@ -42,8 +42,8 @@ def write_store(path: Path, counts: NDArray[np.int64], length: int) -> Any:
 
 def index_of(counts: NDArray[np.int64]) -> Any:
     """A split of which the users and the examples' offsets alone exist, each of one token."""
-    from userdp.data.contents import TokenRows
     from userdp.data.splits import Split
+    from userdp.data.store_contents import TokenRows
     from userdp.data.user_store import StoreSplit
 
     held = TokenRows(np.zeros(0, np.uint16), np.arange(counts.sum() + 1), None)

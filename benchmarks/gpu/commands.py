@@ -22,14 +22,14 @@ from benchmarks.gpu.training import run_plan, write_store
 from userdp.auditing.audit_run import Attacks, audit_run
 from userdp.data.splits import Split
 from userdp.data.user_store import UserStore
-from userdp.plans.norms import Measure
+from userdp.plans.gradient_norms import Measure
 from userdp.sweeping.request import Choice, TuningMode, build_request, grid
 from userdp.sweeping.runs import run_sweep
 from userdp.training.config import RunOptions, TrainConfig
 from userdp.training.evaluation import evaluate_splits
 from userdp.training.loop import train
+from userdp.training.norm_probe import probe_store
 from userdp.training.personalization import LocalTraining, personalize_run
-from userdp.training.probe import probe_store
 from userdp.training.sampled_texts import GenerateConfig, sampled_texts
 from userdp.training.selftest import SelftestConfig, run_selftest
 from userdp.training.store_losses import score_store

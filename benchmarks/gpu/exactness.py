@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from benchmarks.decoders import Shape, cohort, gpt2
 from benchmarks.gpu.setting import Result, Setting, loss_of
 from userdp.gradients import ENGINES, ClippedSum, Units, causal_lm_loss, get_engine
-from userdp.gradients.clipping import squared_norm
+from userdp.gradients.clip_factors import squared_norm
 from userdp.training.config import Precision
 
 SMALL = Shape(layers=2, width=32, heads=4, vocabulary=96, length=24)

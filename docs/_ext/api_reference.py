@@ -16,7 +16,7 @@ from sphinx.application import Sphinx
 
 PACKAGES = (
     "userdp",
-    "userdp.core.clip",
+    "userdp.core.clip_forms",
     "userdp.noise",
     "userdp.sampling",
     "userdp.plans",
@@ -29,7 +29,7 @@ PACKAGES = (
     "userdp.data.user_store",
     "userdp.data.writer",
     "userdp.data.store_tokenizer",
-    "userdp.data.strategy",
+    "userdp.data.selection_strategies",
     "userdp.data.sources",
     "userdp.gradients",
     "userdp.gradients.engines.layer",

@@ -20,7 +20,7 @@ def _write(path: Path, text: str) -> None:
 
 def _page(name: str) -> str:
     """What a command does, all that it takes, and a line to try."""
-    from userdp.cli.parsing import Command
+    from userdp.cli.command_line import Command
 
     command = Command(name)
     meanings = {one.shown: (one.help or "") % {} for one in command.options.values()}
@@ -37,7 +37,7 @@ def _page(name: str) -> str:
 
 def _generate(sphinx: Sphinx) -> None:
     """All pages, before Sphinx looks for sources."""
-    from userdp.cli.parsing import NAMES, first_lines
+    from userdp.cli.command_line import NAMES, first_lines
 
     folder = Path(sphinx.srcdir) / "reference" / "commands"
     folder.mkdir(parents=True, exist_ok=True)

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from userdp.commands.train import Run, train
     from userdp.commands.tune import tune
     from userdp.commands.verify import verify
-    from userdp.core.clip import Clip
+    from userdp.core.clip_forms import Clip
     from userdp.data.user_store import UserStore
     from userdp.noise import Gaussian
     from userdp.plans import Plan
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from userdp.training.private_run import make_private
 
 _ELSEWHERE = {
-    "core.clip": ("Clip",),
+    "core.clip_forms": ("Clip",),
     "claims": ("claim",),
     "commands.train": ("Run",),
     "commands.audit": ("audit", "selftest"),

@@ -8,7 +8,7 @@ from fractions import Fraction
 import pytest
 
 from userdp.accounting.contour import pair_of
-from userdp.accounting.laws import Binomial, Hypergeometric
+from userdp.accounting.item_count_laws import Binomial, Hypergeometric
 
 LAWS = [
     Binomial(trials=1, probability=2.0**-60),
@@ -43,7 +43,7 @@ def test_the_chance_of_any_participation_is_an_upper_bound_and_tight(law):
 @pytest.mark.parametrize("law", LAWS, ids=IDS)
 def test_the_proofs_chances_and_their_ratios_enclose_the_exact_ones(law):
     flint = pytest.importorskip("flint", reason="the extra `proof` is not installed")
-    from userdp.accounting.proof.law import chance, growth
+    from userdp.accounting.proof.step_law import chance, growth
 
     def encloses(ball, value):
         with flint.ctx.workprec(2_000):  # next to no rounding of the test's own

@@ -16,12 +16,12 @@ from benchmarks.accounting import corners, lines
 from tests.accounting import oracles
 from tests.accounting.oracles import BRANCH, one_step_delta, one_way
 from tests.speed import fast_then_slow
-from userdp.accounting.contour import epsilon_bracket, line, pair_of, privacy_loss
-from userdp.accounting.contour.attempts import Target, attempts, plan_nodes
-from userdp.accounting.contour.closed import Bounds, gaussian_delta
+from userdp.accounting.contour import epsilon_bracket, moment_function, pair_of, privacy_loss
+from userdp.accounting.contour.closed_form import Bounds, gaussian_delta
+from userdp.accounting.contour.coarse_grid import make_side, saddle_at_epsilon, split_at
 from userdp.accounting.contour.curve import delta_at, delta_bounds, epsilon_bounds
-from userdp.accounting.contour.side import make_side, saddle_at_epsilon, split_at
-from userdp.accounting.laws import Binomial
+from userdp.accounting.contour.methods import Target, attempts, plan_nodes
+from userdp.accounting.item_count_laws import Binomial
 from userdp.core.errors import FailureError
 
 pytestmark = pytest.mark.filterwarnings("error")
@@ -149,7 +149,7 @@ def test_a_loss_that_turns_round_while_it_is_small_keeps_its_branch():
 def test_the_principal_logarithm_misses_the_truth_only_without_both_checks(monkeypatch, dropped):
     use_the_principal_logarithm(monkeypatch)
     for name in dropped:
-        monkeypatch.setattr(line, name, lambda *_: True)
+        monkeypatch.setattr(moment_function, name, lambda *_: True)
     found = MECHANISM.epsilon(DELTA)
     if len(dropped) == 2:
         assert found.upper < TRUTH - 500  # a "certified" epsilon that is too small
@@ -226,8 +226,8 @@ def test_a_dropped_tail_that_is_not_added_back_is_caught():
 def test_a_strip_that_holds_a_zero_is_rejected_on_every_kind_of_line(in_two):
     def made(side):
         if in_two:
-            return line.make_split_line(side, split_at(side, 2.0, 0.8, side.x.size), 2.0)
-        return line.make_line(side, 2.0)
+            return moment_function.make_split_line(side, split_at(side, 2.0, 0.8, side.x.size), 2.0)
+        return moment_function.make_line(side, 2.0)
 
     side = make_side(PAIR, remove=True, mass_budget=1e-15)
     # 1 - pi + pi e^{i a y} vanishes at pi = 1/2, y = pi sigma: a flat curvature hides it

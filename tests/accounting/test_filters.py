@@ -9,9 +9,9 @@ import pytest
 
 from tests.accounting import adversary
 from userdp.accounting import binomial_steps, gaussian_steps
+from userdp.accounting.certified_search import bisect
 from userdp.accounting.filters import MOST_STEPS, Cost, RenyiFilter
 from userdp.accounting.mechanisms import hypergeometric_steps
-from userdp.accounting.roots import bisect
 
 EPSILON, DELTA = 3.0, 1e-6
 TURNS = 12

@@ -23,10 +23,10 @@ from userdp.accounting import (  # noqa: E402
     gaussian_steps,
     hypergeometric_steps,
 )
-from userdp.accounting.laws import Binomial, Hypergeometric  # noqa: E402
-from userdp.accounting.proof import OneWay, Steps, enclose_delta, law, line_sum, moment  # noqa: E402
+from userdp.accounting.check_by_proof import prove_delta, prove_epsilon, steps_of  # noqa: E402
+from userdp.accounting.item_count_laws import Binomial, Hypergeometric  # noqa: E402
+from userdp.accounting.proof import OneWay, Steps, enclose_delta, line_sum, moment, step_law  # noqa: E402
 from userdp.accounting.proof.planning import Problem, make_plan  # noqa: E402
-from userdp.accounting.proving import prove_delta, prove_epsilon, steps_of  # noqa: E402
 from userdp.core.errors import FailureError  # noqa: E402
 
 # a second or less each: one step, a Gaussian, few and many steps
@@ -145,7 +145,7 @@ def test_the_lemmas_on_z_hold_at_random_points(some, precise):
     rng = np.random.default_rng(5)
     one = Steps(law=some, scale=1.0, noise_multiplier=1.3, count=1)
     a = 1 / 1.3
-    ratio = law.Ratio(one, (0, some.most), (-9.0, 30.0))
+    ratio = step_law.Ratio(one, (0, some.most), (-9.0, 30.0))
     assert abs(sum(ratio.weights, flint.arb(0)) - 1) < 1e-30
     k = np.arange(some.most + 1)
     weight = np.array([float(w) for w in ratio.weights])
@@ -162,7 +162,7 @@ def test_the_lemmas_on_z_hold_at_random_points(some, precise):
         assert math.cos(a * y / 2) ** (4 * w) <= abs(z[-1]) * (1 + 1e-7)
         assert abs(z[-1]) <= 1 + 1e-7
         if bound < 3.0:
-            found, _ = law.continuous_log(ratio, float(x), flint.arb(y))
+            found, _ = step_law.continuous_log(ratio, float(x), flint.arb(y))
             assert abs(float(found.imag) - turned) < 1e-6
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from userdp.accounting.roots import bisect
+from userdp.accounting.certified_search import bisect
 
 
 @pytest.mark.parametrize(("low", "high"), [(0.0, 1.0), (1.0, 0.0), (-3.0, 2.0), (2.0, -3.0)])

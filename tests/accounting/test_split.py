@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 from userdp.accounting.contour import pair_of
-from userdp.accounting.contour.few_large_steps import choices
-from userdp.accounting.contour.side import (
+from userdp.accounting.contour.coarse_grid import (
     log_upper_sum,
     make_side,
     split_at,
 )
-from userdp.accounting.laws import Binomial
+from userdp.accounting.contour.few_large_steps import choices
+from userdp.accounting.item_count_laws import Binomial
 
 # Steps in which chi turns fast beside the grid of a step: found where a user takes part with 1e-3.
 FAST = [(1e-3, 0.5, 1.0), (1e-3, 0.6, 2.0), (1e-2, 1.0, 3.0)]

@@ -17,7 +17,7 @@ from tests.claims.lives import PLAIN, PLAN, SHAPE, begin
 from tests.exports import MARK, make_runs, modes
 from tests.modes import holding
 from tests.training.toy import toy_store
-from userdp.claims import released as released_module
+from userdp.claims import released_files as released_module
 from userdp.claims import verify as verify_module
 
 FILES = {

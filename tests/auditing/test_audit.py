@@ -26,10 +26,10 @@ from userdp.cli.app import run as userdp
 from userdp.core.errors import UseError
 from userdp.data.splits import Split
 from userdp.ledger import StoreLedger
-from userdp.ledger.parts import Query, Unclaimed
+from userdp.ledger.charged_parts import Query, Unclaimed
 from userdp.training.config import PlainPlan
 from userdp.training.loop import train
-from userdp.training.releasing import save_model
+from userdp.training.released_model import save_model
 
 CLAIMED = toy.audit_plan().guarantee().epsilon
 

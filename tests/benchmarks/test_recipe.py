@@ -15,8 +15,8 @@ from benchmarks.recipe import Setting
 from benchmarks.rows import whole_rows
 from tests.training.toy import toy_model, toy_store
 from userdp.data.splits import Split
-from userdp.plans.preset import preset
-from userdp.plans.resolved import PlanFields, resolve
+from userdp.plans.preset_defaults import preset
+from userdp.plans.resolve_plan import PlanFields, resolve
 
 ROOT = Path(__file__).parents[2]
 ROWS = list(whole_rows(ROOT / recipe.ROWS))

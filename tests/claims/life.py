@@ -24,7 +24,7 @@ from userdp.data.user_store import UserStore
 from userdp.gradients import trainable_parameters
 from userdp.sweeping.runs import run_sweep
 from userdp.training.private_run import make_private
-from userdp.training.releasing import save_model
+from userdp.training.released_model import save_model
 
 EPSILON = PLAN.guarantee().epsilon
 ASKED = 0.5

@@ -11,7 +11,7 @@ from tests.plans import uls_plan
 from userdp.claims import Claim
 from userdp.claims.lineage import Apart, Lineage, of_parts
 from userdp.core.vocabulary import Adjacency, PrivacyUnit
-from userdp.ledger.parts import Bound, Query, Steps
+from userdp.ledger.charged_parts import Bound, Query, Steps
 
 PLAN = uls_plan()
 RUN = Steps(id="run", plan=PLAN)

@@ -12,14 +12,14 @@ from tests.plans import changed_plan
 from tests.speed import fast_then_slow
 from tests.training.conftest import prepared
 from userdp.claims import claims as claims_module
-from userdp.claims import descent as descent_module
+from userdp.claims import ledger_lineage as descent_module
 from userdp.claims import weights as weights_module
 from userdp.claims.lineage import Lineage, of_parts
 from userdp.ledger import History
-from userdp.ledger import admission as admission_module
+from userdp.ledger import permitted_lines as admission_module
 from userdp.ledger import store_ledger as store_module
+from userdp.ledger.charged_parts import Query, Steps
 from userdp.ledger.lines import Release
-from userdp.ledger.parts import Query, Steps
 from userdp.training import model_origin as origin_module
 from userdp.training import open_run
 

@@ -12,7 +12,7 @@ import userdp
 from tests.claims.lives import LEARNING, PLAN, SHAPE, Teller
 from tests.kills import run_apart
 from tests.training.toy import cycles, toy_store
-from userdp.core.clip import Clip
+from userdp.core.clip_forms import Clip
 from userdp.noise import Gaussian
 from userdp.plans import Budget
 

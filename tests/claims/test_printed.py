@@ -13,9 +13,9 @@ from tests.ledgers import run_with
 from tests.plans import els_plan, uls_plan
 from userdp import export
 from userdp.claims import Claim, claim
-from userdp.claims.released import STATEMENT
+from userdp.claims.claim_sentences import SPENT_SO_FAR
+from userdp.claims.released_files import STATEMENT
 from userdp.claims.verify import verify
-from userdp.claims.words import SPENT_SO_FAR
 from userdp.cli.app import run as command
 from userdp.ledger.run_ledger import append_release
 from userdp.plans import Plan

@@ -17,7 +17,7 @@ from tests.plans import uls_plan
 from tests.speed import fast_then_slow
 from tests.training.conftest import prepared
 from userdp.claims.lineage import Lineage
-from userdp.claims.released import bound_files, copy_released, differences
+from userdp.claims.released_files import bound_files, copy_released, differences
 from userdp.claims.verify import verify
 from userdp.claims.weights import describe, digest_of
 from userdp.data.user_store import UserStore

@@ -15,7 +15,7 @@ from userdp.claims import Claim
 from userdp.claims.claims import second_opinion
 from userdp.claims.lineage import of_parts
 from userdp.core.errors import FailureError
-from userdp.ledger.parts import Bound, Choice, Query, Steps, Unclaimed
+from userdp.ledger.charged_parts import Bound, Choice, Query, Steps, Unclaimed
 from userdp.plans import FixedGrid, Plan, PrivateSelection
 from userdp.sampling import FixedSizeUsers
 

@@ -14,8 +14,8 @@ from tests.claims.lives import PLAN
 from tests.exports import make_key, make_runs
 from userdp.claims import verify as verify_module
 from userdp.claims.claims import run_claim
-from userdp.claims.released import STATEMENT
-from userdp.claims.statement import (
+from userdp.claims.released_files import STATEMENT
+from userdp.claims.signed_statement import (
     ENVELOPE,
     encoded,
     envelope_of,

@@ -9,7 +9,7 @@ from safetensors.torch import save_file
 from userdp.claims.lineage import of_parts
 from userdp.claims.verify import verify
 from userdp.claims.weights import describe, digest_of
-from userdp.ledger.parts import Query
+from userdp.ledger.charged_parts import Query
 
 ONE = of_parts([Query(id="one", name="users", pure_epsilon=0.1)])
 TENSORS = {"first": torch.arange(4.0), "second": torch.ones(3)}

@@ -13,7 +13,7 @@ import userdp
 from userdp.cli.output import in_words, show
 from userdp.commands import demo
 from userdp.core.vocabulary import round_up
-from userdp.plans.resolved import PlanFields, resolve
+from userdp.plans.resolve_plan import PlanFields, resolve
 
 
 @pytest.fixture(scope="module")

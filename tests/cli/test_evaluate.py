@@ -14,7 +14,7 @@ from userdp.cli.output import in_words
 from userdp.data.splits import Split
 from userdp.data.user_store import UserStore
 from userdp.ledger import RunFolder
-from userdp.training.releasing import released_models
+from userdp.training.released_model import released_models
 from userdp.training.store_losses import user_losses
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from userdp.cli import output
 from userdp.cli.app import run
-from userdp.cli.parsing import COMMANDS, NAMES, Command, first_lines
+from userdp.cli.command_line import COMMANDS, NAMES, Command, first_lines
 
 LOADED = """
 import sys

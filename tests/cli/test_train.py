@@ -14,8 +14,8 @@ from tests.training.toy import attempts, sgd, toy_model
 from userdp.claims import claim
 from userdp.ledger import RunFolder, StoreLedger
 from userdp.plans import Plan
-from userdp.plans.preset import preset
-from userdp.plans.resolved import PlanFields, resolve
+from userdp.plans.preset_defaults import preset
+from userdp.plans.resolve_plan import PlanFields, resolve
 from userdp.training.private_run import make_private
 
 COMMON = "--population 100 --group-size 2 --l2-clip-norm 1 --delta 1e-5 "

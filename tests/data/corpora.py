@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from userdp.data.contents import NO_EXAMPLES, USERS, chain_of, content_hash, prolong
 from userdp.data.pipeline import prepare_store
 from userdp.data.records import Record
 from userdp.data.selection import FixedSelection, select_once
 from userdp.data.sources.source import Source
 from userdp.data.splits import Split
+from userdp.data.store_contents import NO_EXAMPLES, USERS, chain_of, content_hash, prolong
 from userdp.data.store_tokenizer import StoreTokenizer
 from userdp.data.user_store import StoreSplit, UserStore, verify_store
 

@@ -21,12 +21,12 @@ from tests.data.corpora import (
 )
 from userdp.core.errors import UseError
 from userdp.core.files import exclusive
-from userdp.data import meta as layout
-from userdp.data.meta import StateKind
+from userdp.data import store_meta as layout
 from userdp.data.pipeline import append_records, prepare_store
 from userdp.data.records import TARGET, Record, Tally
 from userdp.data.splits import Split
 from userdp.data.store_folder import changing, remember, remembered
+from userdp.data.store_meta import StateKind
 from userdp.data.store_tokenizer import StoreTokenizer
 from userdp.data.user_store import UserStore
 from userdp.data.writer import StoreWriter, erase_user

@@ -12,10 +12,10 @@ from tests.data.corpora import ListSource, corpus, interleaved, prepared, proble
 from tests.data.sources.fixtures import read, write_parquet
 from userdp.core.errors import UseError
 from userdp.core.stages import Progress
-from userdp.data.contents import members_of
 from userdp.data.pipeline import append_records, prepare_store
 from userdp.data.records import TARGET, Drop, ExampleDrop, Record, Tally
 from userdp.data.sources import SourceOptions, open_source
+from userdp.data.store_contents import members_of
 from userdp.data.store_tokenizer import StoreTokenizer
 from userdp.data.user_store import UserStore
 

@@ -15,9 +15,9 @@ from tests.data.corpora import choices_of, corpus, prepared
 from tests.modes import made_with, open_to_others
 from userdp.core.errors import UseError
 from userdp.data import selection as selections
-from userdp.data.contents import members_of
 from userdp.data.selection import Strategy, draw_rows, read_scores, select_once, write_scores
 from userdp.data.splits import user_hash
+from userdp.data.store_contents import members_of
 
 G = 3
 FIXED = [strategy for strategy in Strategy if not strategy.per_step_only]

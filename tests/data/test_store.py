@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from tests.data.corpora import corpus, prepared, rows_of
 from userdp.core.errors import UseError
-from userdp.data import meta as layout
+from userdp.data import store_meta as layout
 from userdp.data.records import Tally
 from userdp.data.splits import Split
 from userdp.data.store_tokenizer import StoreTokenizer

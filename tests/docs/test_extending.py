@@ -19,7 +19,7 @@ from tests.plans import changed_plan, uls_plan
 from tests.training.toy import run_all, toy_model, toy_store
 from userdp.data.records import Drop, Tally
 from userdp.gradients import Units, get_engine
-from userdp.gradients.clipping import ClipRule
+from userdp.gradients.clip_factors import ClipRule
 from userdp.plans import Plan
 from userdp.sampling.draws import Sampler
 

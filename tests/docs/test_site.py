@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import userdp
-from userdp.cli.parsing import NAMES, Command
+from userdp.cli.command_line import NAMES, Command
 
 ROOT = Path(__file__).parents[2]
 

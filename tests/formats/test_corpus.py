@@ -19,7 +19,7 @@ from userdp.claims.verify import verify
 from userdp.claims.weights import description_of, digest_of
 from userdp.data.user_store import UserStore
 from userdp.plans import Plan
-from userdp.plans.norms import GradientNorms
+from userdp.plans.gradient_norms import GradientNorms
 
 CORPUS = Path(__file__).parent / "corpus"
 CLAIMS = json.loads((CORPUS / "claims.json").read_text(encoding="utf-8"))

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from userdp.core.clip import OWN_FORMS, LayerSplit
+from userdp.core.clip_forms import OWN_FORMS, LayerSplit
 from userdp.core.errors import UseError
-from userdp.gradients.clipping import (
+from userdp.gradients.clip_factors import (
     CLIP_MARGIN,
     LEAST_FACTOR,
     MOST_FACTOR,

@@ -30,7 +30,7 @@ from tests.gradients.tiny import (
     tiny,
 )
 from tests.speed import fast_then_slow
-from userdp.core.clip import OWN_FORMS, ClipForm, LayerSplit
+from userdp.core.clip_forms import OWN_FORMS, ClipForm, LayerSplit
 from userdp.core.errors import UseError
 from userdp.gradients import (
     ClippedSum,
@@ -38,12 +38,12 @@ from userdp.gradients import (
     Loss,
     Units,
     causal_lm_loss,
-    clipping,
+    clip_factors,
     get_engine,
     trainable_parameters,
 )
 from userdp.gradients import clipped_sum as reference
-from userdp.gradients.clipping import layers_of
+from userdp.gradients.clip_factors import layers_of
 from userdp.gradients.engines import ENGINES
 from userdp.gradients.precision import margin
 
@@ -145,7 +145,7 @@ def test_invariant_3_twin_each_layer_clipped_by_itself_is_caught(monkeypatch):
     def whole_norm(sizes: dict[str, int], **how: object) -> dict[str, float]:
         return dict.fromkeys(layers_of(sizes), CLIP)
 
-    monkeypatch.setattr(clipping, "layer_clip_norms", whole_norm)
+    monkeypatch.setattr(clip_factors, "layer_clip_norms", whole_norm)
     assert largest_move(engine, ragged([2, 1, 3])) > 1.2 * CLIP
 
 

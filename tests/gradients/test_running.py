@@ -17,7 +17,7 @@ import torch
 from tests.gradients.batches import batched_sum
 from tests.gradients.tiny import Table, ragged, table_loss, tiny
 from userdp.gradients import ClippedSum, Units, causal_lm_loss
-from userdp.gradients.clipping import squared_norm
+from userdp.gradients.clip_factors import squared_norm
 from userdp.gradients.engines import rounding
 
 MARGIN, WIDTH = 1e-3, 16

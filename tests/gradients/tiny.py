@@ -14,7 +14,7 @@ from transformers.utils import logging
 
 from tests.gradients.campaign import families
 from userdp.gradients import ClippedSum, Units
-from userdp.gradients.clipping import squared_norm
+from userdp.gradients.clip_factors import squared_norm
 
 logging.set_verbosity_error()
 

@@ -151,8 +151,8 @@ def make_store(folder: Path) -> None:
 
 def read_store(folder: Path) -> None:
     from userdp.data.exact_counts import describe
-    from userdp.data.meta import is_store
     from userdp.data.splits import Split
+    from userdp.data.store_meta import is_store
     from userdp.data.user_store import UserStore, require_intact, verify_store
 
     is_store(folder)

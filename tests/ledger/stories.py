@@ -14,7 +14,7 @@ from tests.plans import els_plan, uls_plan
 from userdp.accounting.filters import RenyiFilter
 from userdp.accounting.private_selection import TruncatedNegativeBinomial
 from userdp.claims import claim
-from userdp.claims.descent import inherited
+from userdp.claims.ledger_lineage import inherited
 from userdp.ledger import History, StoreLedger
 from userdp.ledger.lines import BeginTuning, Declare, OpenBudget, Release
 from userdp.plans import PrivateSelection

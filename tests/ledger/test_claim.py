@@ -12,7 +12,7 @@ from userdp.claims.lineage import ConditionKind, Lineage, of_parts
 from userdp.core.codec import encode
 from userdp.core.errors import FailureError, UseError
 from userdp.ledger import RunLedger, StoreLedger
-from userdp.ledger.parts import Choice, Query, Unclaimed
+from userdp.ledger.charged_parts import Choice, Query, Unclaimed
 from userdp.ledger.run_ledger import write_winner
 from userdp.plans import FixedGrid, PrivateSelection, StepRecord
 from userdp.plans.provenance import Origin, Provenance

@@ -9,7 +9,7 @@ from userdp.claims import claim
 from userdp.claims.lineage import COPIED, Lineage
 from userdp.core import files
 from userdp.ledger import StoreLedger, journal
-from userdp.ledger.parts import Query
+from userdp.ledger.charged_parts import Query
 
 
 class Kill:

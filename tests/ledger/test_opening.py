@@ -13,10 +13,10 @@ from tests.ledger.runs import PLAN, Killed, contents, copied, go_on, new_store, 
 from tests.ledgers import query
 from userdp.claims import claim
 from userdp.core.errors import FailureError, UseError
-from userdp.ledger import RunFolder, RunLedger, StoreLedger, admission
-from userdp.ledger.counter import Counter
+from userdp.ledger import RunFolder, RunLedger, StoreLedger, permitted_lines
 from userdp.ledger.lines import Open
 from userdp.ledger.run_ledger import end_early
+from userdp.ledger.run_lock import Counter
 from userdp.plans import StepRecord
 from userdp.training.config import UnsafeSeeds
 
@@ -70,7 +70,7 @@ def test_invariant_12_a_copy_is_refused_after_the_other_went_on(run, store, tmp_
         go_on(one, store)
 
 
-def unless_opened(history, line, is_new=admission.is_new):
+def unless_opened(history, line, is_new=permitted_lines.is_new):
     return not isinstance(line, Open) and is_new(history, line)
 
 
@@ -79,7 +79,7 @@ def test_invariant_12_twin_an_opening_that_is_not_written_in_the_store_lets_a_co
 ):
     copy = copied(run, tmp_path / "copy")
     with monkeypatch.context() as patch:
-        patch.setattr(admission, "is_new", unless_opened)
+        patch.setattr(permitted_lines, "is_new", unless_opened)
         go_on(run, store)
     go_on(copy, store)
 

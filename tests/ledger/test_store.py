@@ -13,8 +13,8 @@ from userdp.claims import claim
 from userdp.claims.lineage import ConditionKind
 from userdp.core.errors import UseError
 from userdp.ledger import StoreLedger, journal
-from userdp.ledger.counter import Counter, open_runs
 from userdp.ledger.lines import Declare
+from userdp.ledger.run_lock import Counter, open_runs
 
 
 @pytest.fixture

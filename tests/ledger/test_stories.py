@@ -27,8 +27,8 @@ from userdp.claims.claims import store_claim
 from userdp.claims.lineage import Condition, ConditionKind, Lineage
 from userdp.core.errors import UseError
 from userdp.ledger import StoreLedger
+from userdp.ledger.charged_parts import Steps
 from userdp.ledger.lines import Answer, Open, Release, Trial
-from userdp.ledger.parts import Steps
 from userdp.ledger.store_history import History
 
 

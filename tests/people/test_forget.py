@@ -23,8 +23,8 @@ from userdp.data.splits import Split
 from userdp.data.store_folder import remember
 from userdp.data.user_store import UserStore
 from userdp.ledger import StoreLedger
-from userdp.ledger.counter import Counter
 from userdp.ledger.run_ledger import RunRecord
+from userdp.ledger.run_lock import Counter
 from userdp.people.erasure import find_runs
 from userdp.sampling import FixedSizeUsers
 from userdp.training.config import PlainPlan

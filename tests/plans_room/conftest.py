@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from userdp.plans.norms import GradientNorms
+from userdp.plans.gradient_norms import GradientNorms
 from userdp.plans.planner import Request
 from userdp.plans.provenance import Provenance
 

@@ -10,7 +10,7 @@ import pytest
 from tests.plans_room.conftest import synthetic_norms
 from userdp.core.codec import encode
 from userdp.core.errors import UseError
-from userdp.plans.norms import GradientNorms, require_informative
+from userdp.plans.gradient_norms import GradientNorms, require_informative
 from userdp.plans.provenance import Provenance
 from userdp.queries.statistics import STEPS_PER_DOUBLING, draw_medians, rank_error
 

@@ -13,7 +13,7 @@ from userdp.core.errors import UseError
 from userdp.plans.planner import propose
 from userdp.plans.proposal import PrivacyBudget
 from userdp.plans.provenance import Provenance, Release
-from userdp.plans.resolved import PlanFields, resolve
+from userdp.plans.resolve_plan import PlanFields, resolve
 
 
 @pytest.fixture(scope="module")

@@ -5,8 +5,8 @@ import math
 import pytest
 
 from userdp.core.errors import UseError
-from userdp.plans.preset import Preset, preset
-from userdp.plans.resolved import PlanFields, resolve
+from userdp.plans.preset_defaults import Preset, preset
+from userdp.plans.resolve_plan import PlanFields, resolve
 from userdp.plans.small_delta import DeltaSize, size_of
 
 

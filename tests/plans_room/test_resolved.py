@@ -6,9 +6,9 @@ from dataclasses import replace
 from typing import Any
 
 from userdp.accounting.accountants import Accountant
-from userdp.core.clip import AdaptiveClipping, Clip, ClipForm, LayerSplit
+from userdp.core.clip_forms import AdaptiveClipping, Clip, ClipForm, LayerSplit
 from userdp.plans import Plan
-from userdp.plans.resolved import PlanFields, resolve
+from userdp.plans.resolve_plan import PlanFields, resolve
 
 CHOSEN = PlanFields(
     population=100, delta=1e-5, steps=5, cohort_size=10, group_size=4, l2_clip_norm=0.5,

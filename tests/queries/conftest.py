@@ -6,7 +6,7 @@ import pytest
 
 from tests.data.corpora import corpus, prepared
 from tests.ledgers import forget, unwritten
-from userdp.ledger import admission
+from userdp.ledger import permitted_lines
 from userdp.ledger.lines import Answer, Charge
 
 pytest.importorskip("opendp", reason="the extra queries is not installed")
@@ -26,5 +26,5 @@ def store(counted):
 @pytest.fixture
 def free(store, monkeypatch):
     """The same store without a line in its ledger for each answer: for many answers."""
-    monkeypatch.setattr(admission, "is_new", unwritten(Charge, Answer))
+    monkeypatch.setattr(permitted_lines, "is_new", unwritten(Charge, Answer))
     return store

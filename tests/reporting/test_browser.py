@@ -17,7 +17,7 @@ from tests.reporting.conftest import examples_plan, full_page, run_maker, users_
 from tests.reporting.test_facts import SHAPE
 from userdp.claims import Condition, Lineage
 from userdp.claims.lineage import ConditionKind
-from userdp.ledger.parts import Query
+from userdp.ledger.charged_parts import Query
 from userdp.reporting.facts import About, read_run, read_runs
 from userdp.reporting.page import render_report, render_summary
 

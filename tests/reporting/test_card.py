@@ -12,7 +12,7 @@ from tests.plans import changed_plan
 from tests.reporting.conftest import MakeRun, examples_plan
 from userdp.claims.lineage import Condition, ConditionKind, Lineage
 from userdp.core.errors import UseError
-from userdp.ledger.parts import Query
+from userdp.ledger.charged_parts import Query
 from userdp.reporting import rendering
 from userdp.reporting.assumptions import assumptions_of
 from userdp.reporting.card import CardOptions, render_model_card

@@ -20,12 +20,12 @@ from userdp import report
 from userdp.accounting.mechanisms import Mixture, binomial_steps
 from userdp.accounting.tradeoff import DeltaCurve
 from userdp.claims import Condition, Lineage
+from userdp.claims.claim_sentences import SPENT_SO_FAR
 from userdp.claims.lineage import ConditionKind
-from userdp.claims.words import SPENT_SO_FAR
 from userdp.cli.app import run as userdp
 from userdp.core.errors import UseError
 from userdp.core.vocabulary import Adjacency, round_up
-from userdp.ledger.parts import Query, Unclaimed
+from userdp.ledger.charged_parts import Query, Unclaimed
 from userdp.reporting.card import render_model_card
 from userdp.reporting.facts import About, read_run, read_runs
 from userdp.reporting.operator_part import read_operator

@@ -17,7 +17,7 @@ from tests.secrets.outputs import OPERATOR, OPERATORS_SCREEN, OUTPUTS, SCREEN, O
 from tests.secrets.planted import PEOPLE, Secrets, measured_in, rows
 from tests.secrets.scan import findings
 from userdp.cli.app import run as userdp
-from userdp.cli.parsing import NAMES, command_of
+from userdp.cli.command_line import NAMES, command_of
 
 USER, TEXT = PEOPLE[17].id, PEOPLE[17].texts[0]
 MODEL = "--model new --set learning.layers=1 --set learning.width=16 --set learning.heads=2"

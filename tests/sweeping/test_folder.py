@@ -11,7 +11,7 @@ from tests.modes import made_with, open_to_others
 from tests.plans import uls_plan
 from tests.speed import fast_then_slow
 from tests.sweeping.launch import request, swept
-from userdp.claims.released import bound_files
+from userdp.claims.released_files import bound_files
 from userdp.core.errors import UseError
 from userdp.ledger import RunFolder
 from userdp.ledger.run_folder import DIVERGED

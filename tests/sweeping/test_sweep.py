@@ -25,10 +25,10 @@ from userdp.cli.app import run as userdp
 from userdp.core import files
 from userdp.core.codec import encode
 from userdp.core.errors import FailureError, UseError
-from userdp.ledger import StoreLedger, admission
-from userdp.ledger.counter import attempts_in
+from userdp.ledger import StoreLedger, permitted_lines
 from userdp.ledger.lines import Settle
 from userdp.ledger.run_ledger import RunRecord, is_finished
+from userdp.ledger.run_lock import attempts_in
 from userdp.reporting.facts import read_run
 from userdp.sweeping import runs
 from userdp.sweeping.trial_scores import selection_score
@@ -80,7 +80,7 @@ def test_a_trial_that_was_killed_before_the_store_was_told_of_its_end_is_settled
 
     out = tmp_path / "sweep"
     with monkeypatch.context() as patch:
-        patch.setattr(admission, "is_new", unwritten(Settle, then=killed))
+        patch.setattr(permitted_lines, "is_new", unwritten(Settle, then=killed))
         with pytest.raises(Killed):
             swept(store, out, request(store, "non-private"))
     assert is_finished(out / "trial-001")

@@ -10,7 +10,7 @@ from tests.training.toy import private_run, sgd, toy_model, toy_store
 from userdp.claims.lineage import Lineage
 from userdp.data.user_store import UserStore
 from userdp.training.loop import OperatorLog, train
-from userdp.training.releasing import save_model
+from userdp.training.released_model import save_model
 
 
 @pytest.fixture(scope="session")

@@ -10,7 +10,8 @@ import torch
 from torch import nn
 
 from tests.training.toy import tiny_gpt2
-from userdp.gradients import ENGINES, NoiseSource, clipping
+from userdp.gradients import ENGINES, NoiseSource
+from userdp.gradients import clip_factors as clipping
 from userdp.gradients import noise as drawing
 from userdp.training.distributed import Dealing, SharedNoise, World
 from userdp.training.selftest import Scene, gradients, machine

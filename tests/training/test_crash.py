@@ -23,7 +23,7 @@ from userdp.claims.weights import digest_of
 from userdp.core.errors import FailureError, Interrupted, UseError
 from userdp.core.interrupts import are_held
 from userdp.core.stages import Progress
-from userdp.ledger import RunFolder, StoreLedger, admission
+from userdp.ledger import RunFolder, StoreLedger, permitted_lines
 from userdp.ledger.lines import Settle
 from userdp.ledger.run_ledger import RunRecord, is_finished
 from userdp.training import loop
@@ -118,7 +118,7 @@ def test_a_kill_before_the_store_was_told_of_the_end_is_mended_by_resuming(
 ):
     folder = RunFolder(tmp_path / "run")
     with monkeypatch.context() as patch:
-        patch.setattr(admission, "is_new", unwritten(Settle, then=killed))
+        patch.setattr(permitted_lines, "is_new", unwritten(Settle, then=killed))
         with pytest.raises(Killed):
             train(store, PLAN, CONFIG, out=folder.path)
     history = StoreLedger(store.path).history()

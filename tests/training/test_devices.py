@@ -7,7 +7,7 @@ import torch
 
 from tests.plans import changed_plan, els_plan, uls_plan
 from tests.training.toy import CONFIG
-from userdp.core.clip import AdaptiveClipping
+from userdp.core.clip_forms import AdaptiveClipping
 from userdp.core.codec import encode
 from userdp.core.errors import UseError
 from userdp.ledger import RunFolder

@@ -7,7 +7,7 @@ from tests.plans import uls_plan
 from tests.training.toy import CONFIG, run_all, sgd, toy_model
 from userdp.core.codec import plain
 from userdp.core.errors import FailureError, UseError
-from userdp.training import preflight
+from userdp.training import checks_before_charge
 
 PLAN = uls_plan()
 
@@ -54,7 +54,7 @@ def test_memory_that_runs_out_is_told_and_the_model_stays_as_it_was(store, dried
         model.transformer.noted = clip()
         raise MemoryError
 
-    monkeypatch.setattr(preflight, "seconds_of", no_room)
+    monkeypatch.setattr(checks_before_charge, "seconds_of", no_room)
     with pytest.raises(FailureError, match="no room for a pass") as caught:
         dried(model)
     assert "--micro-batch" in caught.value.hint

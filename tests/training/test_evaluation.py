@@ -21,7 +21,7 @@ from userdp.training.config import TrainConfig
 from userdp.training.evaluation import evaluate_splits
 from userdp.training.lora import add_adapters
 from userdp.training.personalization import LocalTraining, halves, personalize
-from userdp.training.releasing import save_model
+from userdp.training.released_model import save_model
 from userdp.training.store_losses import evaluate, rows_of, split_losses, user_losses
 
 

@@ -18,8 +18,8 @@ from userdp.ledger import StoreLedger
 from userdp.ledger.run_ledger import RunRecord, is_finished
 from userdp.queries import release
 from userdp.training.config import UnsafeSeeds
-from userdp.training.guards import HeldModel, KnownWeights
 from userdp.training.open_run import OpenRun
+from userdp.training.optimizer_guards import HeldModel, KnownWeights
 
 PLAN = uls_plan()
 

@@ -20,7 +20,7 @@ from userdp.claims.lineage import ConditionKind
 from userdp.core.errors import UseError
 from userdp.data.ownership import FIRST_OWNER
 from userdp.data.sources import user_is
-from userdp.ledger.parts import Query
+from userdp.ledger.charged_parts import Query
 from userdp.plans.provenance import MadeFor
 from userdp.training import model_origin as origin_module
 from userdp.training.config import PlainPlan
@@ -31,7 +31,7 @@ from userdp.training.model_origin import (
     require_made_for,
 )
 from userdp.training.open_run import Training, store_facts
-from userdp.training.plain import PlainRun
+from userdp.training.without_privacy import PlainRun
 
 PLAN = uls_plan(steps=1)
 

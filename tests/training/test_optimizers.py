@@ -9,7 +9,7 @@ import torch
 
 from tests.plans import changed_plan, uls_plan
 from tests.training.toy import CONFIG, gradient, lines, toy_model
-from userdp.core.clip import AdaptiveClipping
+from userdp.core.clip_forms import AdaptiveClipping
 from userdp.core.errors import UseError
 from userdp.training.config import OptimizerName, Schedule, TrainConfig
 from userdp.training.optimizers import build_optimizer, following_factor

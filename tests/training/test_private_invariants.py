@@ -18,7 +18,7 @@ from tests.training.toy import (  # fmt: skip
     toy_store,
     weights,
 )
-from userdp.core.clip import FARTHEST, AdaptiveClipping, ClipForm, LayerSplit
+from userdp.core.clip_forms import FARTHEST, AdaptiveClipping, ClipForm, LayerSplit
 from userdp.core.errors import FailureError
 from userdp.gradients import NoiseSource, get_engine
 from userdp.ledger import RunLedger

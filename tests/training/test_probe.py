@@ -20,12 +20,12 @@ from userdp.data.splits import Split
 from userdp.data.user_store import UserStore
 from userdp.gradients import Units, causal_lm_loss
 from userdp.ledger import StoreLedger
-from userdp.plans.norms import GradientNorms, Measure
+from userdp.plans.gradient_norms import GradientNorms, Measure
 from userdp.plans.provenance import Provenance
-from userdp.training import probe as probe_module
+from userdp.training import norm_probe as probe_module
 from userdp.training.config import TrainConfig
-from userdp.training.probe import probe_norms, probe_store
-from userdp.training.releasing import save_model
+from userdp.training.norm_probe import probe_norms, probe_store
+from userdp.training.released_model import save_model
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM, BitsAndBytesConfig, LlamaConfig
 from tests.gradients.batches import reason_alone
 from userdp.core.errors import UseError
 from userdp.gradients import Units, causal_lm_loss, clipped_sum, get_engine
-from userdp.gradients.clipping import squared_norm
+from userdp.gradients.clip_factors import squared_norm
 from userdp.gradients.models import require_uncoupled
 from userdp.training.lora import linear_layers
 from userdp.training.model_origin import digests_of

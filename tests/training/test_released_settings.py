@@ -10,7 +10,7 @@ from tests.exports import MARK
 from tests.modes import holding
 from tests.training.toy import toy_model
 from userdp.claims.lineage import Lineage
-from userdp.training.releasing import _settings, save_model
+from userdp.training.released_model import _settings, save_model
 
 KINDS = ["gpt2", "llama", "qwen2", "gemma3", "gemma3_text", "mixtral", "mamba2", "gpt_neox", "phi3"]
 

@@ -22,7 +22,7 @@ from userdp.claims.weights import digest_of
 from userdp.core.errors import UseError
 from userdp.ledger import RunFolder, StoreLedger
 from userdp.training.model_origin import digests_of
-from userdp.training.releasing import release, require_released, save_model
+from userdp.training.released_model import release, require_released, save_model
 
 ROWS = torch.tensor([[2, 3, 4, 5]])
 

@@ -8,7 +8,7 @@ from tests.plans import uls_plan
 from tests.speed import fast_then_slow
 from tests.training.toy import CONFIG, take, toy_model
 from userdp.core.errors import UseError
-from userdp.data.strategy import Strategy
+from userdp.data.selection_strategies import Strategy
 from userdp.data.user_store import UserStore
 from userdp.gradients import Units, causal_lm_loss, clipped_sum
 from userdp.ledger import RunRecord

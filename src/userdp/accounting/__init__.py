@@ -2,7 +2,7 @@
 
 from userdp.accounting.accountants import Accountant, calibrate, epsilon_by
 from userdp.accounting.bracket import Bracket
-from userdp.accounting.laws import Binomial, Hypergeometric
+from userdp.accounting.item_count_laws import Binomial, Hypergeometric
 from userdp.accounting.mechanisms import (
     Capped,
     Exchanged,

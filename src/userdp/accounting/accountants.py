@@ -9,8 +9,8 @@ from typing import TypeVar
 
 from userdp.accounting import group_privacy, rdp
 from userdp.accounting.bracket import Bracket
+from userdp.accounting.certified_search import least
 from userdp.accounting.mechanisms import Mixture, NoisySteps
-from userdp.accounting.roots import least
 from userdp.core.environment import library
 from userdp.core.errors import FailureError, UseError, kind_of
 from userdp.core.vocabulary import delta_up, epsilon_up, require_delta, require_positive

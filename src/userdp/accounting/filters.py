@@ -57,10 +57,10 @@ from typing import Self
 
 from userdp.accounting import rdp
 from userdp.accounting.bracket import suffices
-from userdp.accounting.laws import Binomial
+from userdp.accounting.certified_search import bisect
+from userdp.accounting.item_count_laws import Binomial
 from userdp.accounting.mechanisms import Mixture, NoisySteps
 from userdp.accounting.private_selection import pure_divergence
-from userdp.accounting.roots import bisect
 from userdp.core.errors import UseError
 from userdp.core.vocabulary import (
     delta_up,

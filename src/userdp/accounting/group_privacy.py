@@ -22,7 +22,7 @@ from collections.abc import Callable
 from enum import StrEnum
 from typing import NamedTuple
 
-from userdp.accounting.roots import least
+from userdp.accounting.certified_search import least
 from userdp.core.vocabulary import require_count, require_delta, require_epsilon, require_positive
 
 _LOG_MAX = math.log(1.7e308)

@@ -35,7 +35,7 @@ from scipy.special import betainc
 from userdp.accounting.bracket import Bracket, addition, close_delta, close_epsilon
 from userdp.accounting.contour import Pair, delta_bracket, epsilon_bracket, pair_of
 from userdp.accounting.group_privacy import example_target, group_guarantee
-from userdp.accounting.laws import MOST_ITEMS, Binomial, Hypergeometric, Law
+from userdp.accounting.item_count_laws import MOST_ITEMS, Binomial, Hypergeometric, Law
 from userdp.core.errors import UseError
 from userdp.core.vocabulary import (
     Adjacency,

@@ -31,8 +31,8 @@ from typing import ClassVar, Self
 
 from userdp.accounting import rdp
 from userdp.accounting.bracket import Bracket
+from userdp.accounting.certified_search import bisect
 from userdp.accounting.mechanisms import NoisySteps
-from userdp.accounting.roots import bisect
 from userdp.core.errors import UseError
 from userdp.core.vocabulary import require_delta, require_positive
 

@@ -39,7 +39,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import logsumexp
 
-from userdp.accounting.laws import Binomial
+from userdp.accounting.item_count_laws import Binomial
 from userdp.accounting.mechanisms import Mixture, NoisySteps
 from userdp.core.errors import UseError
 from userdp.core.vocabulary import (

@@ -27,7 +27,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from userdp.accounting.roots import valley
+from userdp.accounting.certified_search import valley
 from userdp.core.vocabulary import require_epsilon, require_positive
 
 _Bound = Callable[["DeltaCurve", float], float]

@@ -16,12 +16,12 @@ from userdp.core.codec import encode, plain
 from userdp.core.errors import UseError
 from userdp.core.stages import Progress
 from userdp.core.vocabulary import require_count
-from userdp.data.strategy import Strategy
+from userdp.data.selection_strategies import Strategy
 from userdp.data.user_store import UserStore
 from userdp.ledger import RunRecord, StoreLedger
 from userdp.training.config import PlainPlan, TrainConfig, train_config
 from userdp.training.devices import AUTO, choose_device
-from userdp.training.releasing import base_of, released_models
+from userdp.training.released_model import base_of, released_models
 
 FOLDER, RESULT = "audit", "audit.json"
 _NEVER = 1e9  # seconds

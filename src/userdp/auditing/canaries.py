@@ -23,8 +23,8 @@ from userdp.auditing.observer import Directions, Observed, clipped_gradients, wa
 from userdp.auditing.repetitions import Repetition, texts_of, write_copy
 from userdp.auditing.step_checks import StepAudit, audit_steps
 from userdp.core.errors import UseError
-from userdp.data.contents import TokenRows
 from userdp.data.splits import Split
+from userdp.data.store_contents import TokenRows
 from userdp.data.user_store import UserStore
 from userdp.gradients import Units, causal_lm_loss
 from userdp.plans import Plan

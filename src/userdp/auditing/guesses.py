@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 from scipy import stats
 from scipy.special import logsumexp
 
-from userdp.accounting.roots import bisect
+from userdp.accounting.certified_search import bisect
 from userdp.core.vocabulary import require_probability
 from userdp.plans import Plan
 

@@ -38,9 +38,9 @@ from userdp.core import files
 from userdp.core.codec import digest
 from userdp.core.errors import UseError
 from userdp.core.stages import Progress
-from userdp.data.contents import TokenRows
 from userdp.data.records import Tally
 from userdp.data.splits import Split
+from userdp.data.store_contents import TokenRows
 from userdp.data.store_tokenizer import StoreTokenizer
 from userdp.data.user_store import StoreSplit, UserStore
 from userdp.data.writer import StoreWriter

@@ -12,7 +12,8 @@ from typing import Any
 from userdp.accounting.accountants import Accountant, by_dp_accounting
 from userdp.accounting.mechanisms import Mixture, NoisySteps
 from userdp.accounting.rdp import has_curve
-from userdp.claims.descent import (
+from userdp.claims.claim_sentences import Claim, priced
+from userdp.claims.ledger_lineage import (
     bases_of,
     chosen_among,
     lineage_between,
@@ -22,13 +23,12 @@ from userdp.claims.descent import (
     store_conditions,
 )
 from userdp.claims.lineage import Lineage, looks_in_one, of_parts
-from userdp.claims.released import require_released_files
-from userdp.claims.words import Claim, priced
+from userdp.claims.released_files import require_released_files
 from userdp.core.errors import FailureError, UseError
 from userdp.core.vocabulary import Guarantee, delta_up, require_delta
 from userdp.ledger import History, RunRecord, StoreLedger, journal
+from userdp.ledger.charged_parts import Choice, Query, Steps, of_run
 from userdp.ledger.lines import ReleaseLoss, Store
-from userdp.ledger.parts import Choice, Query, Steps, of_run
 from userdp.ledger.run_folder import LEDGER
 from userdp.ledger.store_history import fold
 from userdp.ledger.store_ledger import PLACE

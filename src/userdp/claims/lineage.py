@@ -4,7 +4,7 @@ A model is a function of its own training, of the DP releases that its constants
 of all that the model it began from descends from in turn. Each of these is a `Part`, under the
 random id that a ledger gave it, so that two ways to the same part count it once. What no price
 covers is a `Condition`: something that has to be true for the claim to hold, said in its headline
-by a sentence of ``words.toml``. `userdp.claims.descent` reads both from ledgers.
+by a sentence of ``claim_sentences.toml``. `userdp.claims.ledger_lineage` reads both from ledgers.
 """
 
 from __future__ import annotations
@@ -20,18 +20,20 @@ from typing import Any
 
 from userdp.core.codec import decode, encode
 from userdp.core.vocabulary import MIXED, NONE, Adjacency, Guarantee, PrivacyUnit
-from userdp.ledger.parts import Part, PriceOfPlan, Unclaimed, recorded
+from userdp.ledger.charged_parts import Part, PriceOfPlan, Unclaimed, recorded
 from userdp.plans import Plan
 
 
 @cache
 def sentences() -> Mapping[str, Any]:
-    """What is said of claims: ``words.toml``."""
-    return tomllib.loads(Path(__file__).with_name("words.toml").read_text(encoding="utf-8"))
+    """What is said of claims: ``claim_sentences.toml``."""
+    return tomllib.loads(
+        Path(__file__).with_name("claim_sentences.toml").read_text(encoding="utf-8")
+    )
 
 
 class ConditionKind(StrEnum):
-    """What a claim may rest on that no price covers, by its name in JSON and in ``words.toml``."""
+    """What a claim may rest on that no price covers, by its name in JSON and in the sentences."""
 
     LOOKS = "exact-looks"
     BASE = "base-of-unknown-origin"

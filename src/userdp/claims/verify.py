@@ -1,10 +1,10 @@
 """Whether a folder is what its claim speaks of: of a run, of a model, or an export.
 
 Two things are checked of each. *Bytes* are held against what binds them: of a run the finishing
-line of its ledger (`userdp.claims.released`), of an export its statement too, and that against its
-signature. And the *claim* is computed anew, and compared with what is said of it beside the weights
-and in the statement. Whoever changes one of these files alone, or puts other weights in their
-place, is noticed. Somebody who writes all of them anew is noticed by a signature only.
+line of its ledger (`userdp.claims.released_files`), of an export its statement too, and that
+against its signature. And the *claim* is computed anew, and compared with what is said of it beside
+the weights and in the statement. Whoever changes one of these files alone, or puts other weights in
+their place, is noticed. Somebody who writes all of them anew is noticed by a signature only.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from userdp.claims.claim_sentences import Claim
 from userdp.claims.claims import model_claim, run_claim, second_opinion
-from userdp.claims.descent import run_lineage
+from userdp.claims.ledger_lineage import run_lineage
 from userdp.claims.lineage import Lineage
-from userdp.claims.released import bound_by, differences, is_export, unbound
-from userdp.claims.statement import ENVELOPE, public_key, statement_differs, why_unsigned
+from userdp.claims.released_files import bound_by, differences, is_export, unbound
+from userdp.claims.signed_statement import ENVELOPE, public_key, statement_differs, why_unsigned
 from userdp.claims.weights import LINEAGE, description_of, digest_of
-from userdp.claims.words import Claim
 from userdp.core.errors import UseError
 from userdp.core.vocabulary import Guarantee, round_up
 from userdp.ledger import RunRecord

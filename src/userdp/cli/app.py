@@ -17,7 +17,7 @@ import warnings
 from collections.abc import Sequence
 from typing import Any
 
-from userdp.cli.parsing import COMMON, NAMES, Command, command_of, list_of_commands
+from userdp.cli.command_line import COMMON, NAMES, Command, command_of, list_of_commands
 from userdp.commands.progress import say
 from userdp.core.environment import PASSIVE_WAITING
 from userdp.core.errors import (

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table as Drawn
 
 from userdp.claims import Claim
-from userdp.claims.words import foreseen_in_words
+from userdp.claims.claim_sentences import foreseen_in_words
 from userdp.core.codec import plain
 from userdp.core.vocabulary import delta_up, round_up
 from userdp.reporting.facts import parts_of_claim

@@ -16,7 +16,7 @@ from userdp.core.errors import (
     warn,
 )
 from userdp.core.vocabulary import PrivacyUnit, require_count
-from userdp.plans.resolved import constants_of, require_said
+from userdp.plans.resolve_plan import constants_of, require_said
 from userdp.plans.small_delta import plan_with_small_delta, require_small_delta
 from userdp.sampling import SAMPLINGS, Sampling
 
@@ -124,7 +124,7 @@ def account(
     if bracket.note:
         priced["note"] = bracket.note
     if proof:
-        from userdp.accounting.proving import prove_delta, prove_epsilon
+        from userdp.accounting.check_by_proof import prove_delta, prove_epsilon
 
         prove = prove_delta if delta is None else prove_epsilon
         priced["proof"] = prove(mechanism, at, bracket)

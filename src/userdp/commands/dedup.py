@@ -13,7 +13,6 @@ from userdp.commands.progress import shown
 from userdp.core.errors import UseError
 from userdp.core.files import require_new
 from userdp.core.stages import Progress
-from userdp.data.meta import read_meta
 from userdp.data.overlap import (
     OverlapRules,
     PrivateTexts,
@@ -24,6 +23,7 @@ from userdp.data.records import Tally
 from userdp.data.sources import InputOptions, Source, open_source
 from userdp.data.sources.input_files import provenance_of
 from userdp.data.sources.source import SourceOptions
+from userdp.data.store_meta import read_meta
 from userdp.ledger import StoreLedger
 
 _RULES, _INPUT = OverlapRules(), InputOptions()

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from userdp.claims.lineage import ConditionKind
-from userdp.claims.released import STATEMENT, copy_released
-from userdp.claims.statement import (
+from userdp.claims.released_files import STATEMENT, copy_released
+from userdp.claims.signed_statement import (
     ENVELOPE,
     encoded,
     envelope_of,

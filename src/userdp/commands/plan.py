@@ -15,12 +15,12 @@ from userdp.core.errors import warn
 from userdp.core.files import require_new
 from userdp.core.interrupts import on_interrupt
 from userdp.core.stages import Progress
-from userdp.data.meta import StoreMeta, read_meta
+from userdp.data.store_meta import StoreMeta, read_meta
 from userdp.data.user_store import UserStore
 from userdp.ledger import StoreLedger
 from userdp.ledger.budget import overview, share_of
 from userdp.ledger.store_history import History
-from userdp.plans.norms import GradientNorms, Measure
+from userdp.plans.gradient_norms import GradientNorms, Measure
 from userdp.plans.planner import Request, propose
 from userdp.plans.proposal import Proposal
 from userdp.plans.provenance import Provenance, Release
@@ -165,7 +165,7 @@ def _measured(
     store: Path, who: Measure, config: TrainConfig, progress: Progress | None, **how: Any
 ) -> GradientNorms:
     """The norms of the model, measured now."""
-    from userdp.training.probe import probe_store
+    from userdp.training.norm_probe import probe_store
 
     if who.source is Provenance.NON_PRIVATE:
         warn(

@@ -16,7 +16,7 @@ from userdp.core.codec import encode, plain
 from userdp.core.errors import UseError
 from userdp.core.stages import Progress
 from userdp.data.exact_counts import describe
-from userdp.data.meta import read_meta
+from userdp.data.store_meta import read_meta
 from userdp.data.user_store import UserStore
 from userdp.ledger import RunFolder, RunRecord, StoreLedger
 from userdp.ledger.budget import overview
@@ -24,7 +24,7 @@ from userdp.ledger.lines import OpenBudget
 from userdp.ledger.run_ledger import end_early
 from userdp.ledger.store_ledger import new_id
 from userdp.people.erasure import Forgotten, forget_user
-from userdp.people.statements import intakes, state_number, statement_for
+from userdp.people.member_statements import intakes, state_number, statement_for
 from userdp.queries import DEFAULT_STATISTICS, release
 
 

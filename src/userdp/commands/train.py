@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from userdp.commands.arguments import Section, divided
-from userdp.core.clip import AdaptiveClipping, Clip
+from userdp.core.clip_forms import AdaptiveClipping, Clip
 from userdp.core.codec import encode
 from userdp.core.errors import UseError, warn
 from userdp.core.stages import Progress
@@ -20,7 +20,7 @@ if TYPE_CHECKING:  # what the help does not need is imported where it is used
     from userdp.data.user_store import UserStore
     from userdp.plans import Plan
     from userdp.plans.proposal import Proposal
-    from userdp.training.preflight import DryRun
+    from userdp.training.checks_before_charge import DryRun
 
     AnyPlan = Plan | Proposal | PlainPlan | str | os.PathLike[str]
 
@@ -133,7 +133,7 @@ def train(
             them counts as planned in advance.
         config: the model and how it learns, whole; fields that are given beside it count.
         progress: receives the progress; by default a bar, or lines where stderr is no terminal.
-        fields: of `TrainConfig`, `RunOptions` and `userdp.plans.resolved.PlanFields`, by their
+        fields: of `TrainConfig`, `RunOptions` and `userdp.plans.resolve_plan.PlanFields`, by their
             names, such as ``weight_decay``.
 
     Returns:
@@ -201,7 +201,7 @@ def train(
 
 def sections() -> dict[str, Section]:
     """All that ``--set`` reaches: fields of the plan, of the learning and of the run."""
-    from userdp.plans.resolved import PlanFields
+    from userdp.plans.resolve_plan import PlanFields
     from userdp.sampling import Sampling
 
     return {
@@ -225,7 +225,7 @@ def _resolved(
 ) -> tuple[Plan | PlainPlan, TrainConfig, RunOptions]:
     """The plan, the configuration and the options: as given, or those of the resumed run."""
     from userdp.commands.progress import say
-    from userdp.plans.resolved import PlanFields, resolve
+    from userdp.plans.resolve_plan import PlanFields, resolve
 
     plain = fields.pop("plain", {})
     planned, learning, options = divided(fields, PlanFields, TrainConfig, RunOptions)
@@ -269,9 +269,9 @@ def _announce_claim(
     people: UserStore, plan: Plan, learned: TrainConfig, run: RunOptions, digest: str
 ) -> None:
     """Say before the charge what the run will claim, or warn that it will claim nothing."""
+    from userdp.claims.claim_sentences import foreseen_in_words
     from userdp.claims.claims import foreseen
     from userdp.claims.weights import Subject, ancestry
-    from userdp.claims.words import foreseen_in_words
     from userdp.commands.progress import say
     from userdp.ledger import StoreLedger
 

@@ -15,7 +15,7 @@ from userdp.data.user_store import UserStore
 from userdp.ledger import StoreLedger
 from userdp.plans import Plan
 from userdp.plans.proposal import Proposal, as_plan, declared_users
-from userdp.plans.resolved import PlanFields, resolve
+from userdp.plans.resolve_plan import PlanFields, resolve
 from userdp.plans.small_delta import plan_with_small_delta
 from userdp.sweeping.request import Choice, TuningMode, build_request, grid
 from userdp.sweeping.runs import Tuned, run_sweep

@@ -13,7 +13,7 @@ from userdp.commands.progress import shown
 from userdp.core.codec import plain
 from userdp.core.errors import UseError
 from userdp.core.stages import Progress
-from userdp.data.meta import is_store
+from userdp.data.store_meta import is_store
 from userdp.data.user_store import verify_store
 from userdp.ledger import StoreLedger
 

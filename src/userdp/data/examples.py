@@ -11,8 +11,6 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from userdp.data.contents import ends_of, members_of, pieces
-from userdp.data.meta import MIN_SEQ_LEN
 from userdp.data.records import (
     BLOCK,
     TARGET,
@@ -31,6 +29,8 @@ from userdp.data.splits import (
     is_held_out_user,
     user_hash,
 )
+from userdp.data.store_contents import ends_of, members_of, pieces
+from userdp.data.store_meta import MIN_SEQ_LEN
 from userdp.data.store_tokenizer import StoreTokenizer
 from userdp.data.writer import StoreWriter
 

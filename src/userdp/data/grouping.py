@@ -23,8 +23,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from userdp.core.errors import FailureError, UseError, kind_of
-from userdp.data.contents import ends_of, merged, numbers
 from userdp.data.records import BLOCK, BLOCK_BYTES, offsets_of
+from userdp.data.store_contents import ends_of, merged, numbers
 
 MEMORY_LIMIT = "1GB"
 _SIZE = re.compile(r"[1-9]\d{0,8}(\.\d+)?\s?[KMGT]i?B", re.IGNORECASE)

@@ -39,13 +39,13 @@ from userdp.core.errors import UseError
 from userdp.core.files import OPERATOR_FILE, whole_file, write_json
 from userdp.core.stages import Progress
 from userdp.core.vocabulary import require_count
-from userdp.data.contents import ends_of, members_of, pieces
 from userdp.data.records import Drop
 from userdp.data.selection import mix64
 from userdp.data.sources import SourceOptions
 from userdp.data.sources.input_files import provenance_of
 from userdp.data.sources.paper_datasets import domain_of
 from userdp.data.sources.tables import open_tables
+from userdp.data.store_contents import ends_of, members_of, pieces
 from userdp.data.user_store import StoreSplit
 
 _Document = dict[str, Any]

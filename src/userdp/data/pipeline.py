@@ -20,7 +20,6 @@ from userdp.core.stages import Progress
 from userdp.core.vocabulary import Adjacency, require_count, require_fraction
 from userdp.data.examples import ahead, first_parts, tokenized, write_examples
 from userdp.data.grouping import MEMORY_LIMIT, Grouping
-from userdp.data.meta import MAX_SEQ_LEN, MIN_SEQ_LEN, StoreMeta
 from userdp.data.ownership import FIRST_OWNER, bounded
 from userdp.data.records import Record, Tally, in_blocks
 from userdp.data.sources import Source, user_is
@@ -28,6 +27,7 @@ from userdp.data.sources.input_files import with_lost
 from userdp.data.spark import tokenized_by_spark
 from userdp.data.splits import SplitRule
 from userdp.data.store_folder import WORKING
+from userdp.data.store_meta import MAX_SEQ_LEN, MIN_SEQ_LEN, StoreMeta
 from userdp.data.store_tokenizer import StoreTokenizer
 from userdp.data.writer import StoreWriter
 

@@ -169,7 +169,7 @@ class Tally:
     drops: Counter[str] = field(default_factory=Counter)
     example_drops: Counter[str] = field(default_factory=Counter)
     written_by: set[str] = field(default_factory=set)
-    """Models that wrote some of the records; see `userdp.data.sources.parsing`."""
+    """Models that wrote some of the records; see `userdp.data.sources.rows_to_records`."""
     of_several: int = 0
     """Records that had several owners, and are their first owner's."""
 

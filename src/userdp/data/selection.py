@@ -47,7 +47,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from userdp.core.errors import UseError, kind_of
 from userdp.core.vocabulary import require_count
-from userdp.data.contents import (
+from userdp.data.selection_strategies import Strategy
+from userdp.data.splits import Split
+from userdp.data.store_contents import (
     TokenRows,
     ends_of,
     members_of,
@@ -55,8 +57,6 @@ from userdp.data.contents import (
     read_arrow,
     write_arrow,
 )
-from userdp.data.splits import Split
-from userdp.data.strategy import Strategy
 from userdp.data.user_store import StoreSplit, UserStore, require_places
 
 _BLOCK = 2**21

@@ -21,8 +21,8 @@ from tokenizers import Tokenizer
 
 from userdp.core.codec import parse
 from userdp.core.errors import UseError, in_short
-from userdp.data.meta import token_dtype
 from userdp.data.records import MARKUP, TARGET
+from userdp.data.store_meta import token_dtype
 
 BUNDLED_TOKENIZER = Path(__file__).parent.parent / "assets" / "base-model" / "tokenizer.json"
 

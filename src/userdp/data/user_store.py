@@ -18,11 +18,11 @@ from numpy.typing import ArrayLike, NDArray
 from userdp.core.errors import UseError, kind_of
 from userdp.core.files import digest_of_file
 from userdp.core.stages import Progress
-from userdp.data import meta as layout
-from userdp.data.contents import USERS, TokenRows, ends_of, numbers, pieces, read_arrow
-from userdp.data.meta import Seal, StoreMeta, read_meta
+from userdp.data import store_meta as layout
 from userdp.data.splits import Split
+from userdp.data.store_contents import USERS, TokenRows, ends_of, numbers, pieces, read_arrow
 from userdp.data.store_folder import finish_erasure
+from userdp.data.store_meta import Seal, StoreMeta, read_meta
 
 
 class UserStore:
@@ -33,10 +33,10 @@ class UserStore:
 
     Args:
         path: the folder.
-        meta: its facts; operator-only but for ``store_id`` (see `userdp.data.meta`).
+        meta: its facts; operator-only but for ``store_id`` (see `userdp.data.store_meta`).
 
     Attributes:
-        table: the columns `userdp.data.contents.USERS`, a row for each user. Operator-only.
+        table: the columns `userdp.data.store_contents.USERS`, a row for each user. Operator-only.
         examples: of each split.
     """
 

@@ -28,8 +28,11 @@ from numpy.typing import NDArray
 
 from userdp.core.errors import UseError
 from userdp.core.files import in_the_way, sweep, sync, whole_folder, write_file, write_json
-from userdp.data import meta as layout
-from userdp.data.contents import (
+from userdp.data import store_meta as layout
+from userdp.data.exact_counts import near_colliding
+from userdp.data.records import Tally
+from userdp.data.splits import Split, user_hash
+from userdp.data.store_contents import (
     NO_EXAMPLES,
     USERS,
     ExampleFiles,
@@ -40,11 +43,8 @@ from userdp.data.contents import (
     prolong,
     write_arrow,
 )
-from userdp.data.exact_counts import near_colliding
-from userdp.data.meta import State, StateKind, StoreMeta, is_store, read_meta
-from userdp.data.records import Tally
-from userdp.data.splits import Split, user_hash
 from userdp.data.store_folder import changing
+from userdp.data.store_meta import State, StateKind, StoreMeta, is_store, read_meta
 from userdp.data.store_tokenizer import StoreTokenizer
 from userdp.data.user_store import UserStore, seal
 

@@ -13,7 +13,7 @@ from typing import ClassVar
 
 from userdp.accounting import gaussian_steps
 from userdp.accounting.bracket import implemented_epsilon
-from userdp.core.clip import Clip
+from userdp.core.clip_forms import Clip
 from userdp.core.errors import UseError, one_of
 from userdp.core.vocabulary import Adjacency, Guarantee, PrivacyUnit
 from userdp.noise import Gaussian

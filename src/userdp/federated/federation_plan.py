@@ -18,14 +18,14 @@ from pathlib import Path
 from typing import Any, ClassVar, Self
 
 from userdp.claims import Claim
-from userdp.claims.descent import run_lineage
+from userdp.claims.ledger_lineage import run_lineage
 from userdp.claims.lineage import Condition, ConditionKind, Lineage, about, of_parts
 from userdp.core.errors import UseError
 from userdp.core.files import read_json
 from userdp.core.vocabulary import Guarantee, PrivacyUnit, require_count, require_positive
 from userdp.federated.algorithms import Declared, Unprotected, algorithm_of
 from userdp.ledger import RunRecord
-from userdp.ledger.parts import Bound, Part, Steps, Unclaimed
+from userdp.ledger.charged_parts import Bound, Part, Steps, Unclaimed
 from userdp.plans import Budget, Plan
 from userdp.plans.frozen_plan import Saved
 

@@ -20,7 +20,7 @@ from torch import nn
 from userdp.claims.lineage import Lineage
 from userdp.core.errors import FailureError, UseError
 from userdp.core.files import read_json, sweep, write_json
-from userdp.data.meta import read_meta
+from userdp.data.store_meta import read_meta
 from userdp.data.user_store import UserStore
 from userdp.federated.federation_plan import (
     PLAN_FILE,
@@ -39,8 +39,8 @@ from userdp.training.config import PrivateOptions, TrainConfig, UnsafeSeeds
 from userdp.training.lora import add_adapters
 from userdp.training.model_origin import lineage_of_model
 from userdp.training.open_run import Training
-from userdp.training.plain import PlainRun
 from userdp.training.private_run import PrivateRun
+from userdp.training.without_privacy import PlainRun
 
 BEGUN_FILE, RELEASED_FILE = "begun.json", "released.safetensors"
 

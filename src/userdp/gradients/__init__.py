@@ -5,7 +5,7 @@ and sums, `get_engine` names faster ways to the same sum; `NoiseSource` adds the
 after that is post-processing.
 """
 
-from userdp.gradients.clipping import CLIP_MARGIN, ClippedSum, ClipRule
+from userdp.gradients.clip_factors import CLIP_MARGIN, ClippedSum, ClipRule
 from userdp.gradients.engines import ENGINES, Engine, get_engine
 from userdp.gradients.losses import (
     Loss,

@@ -15,8 +15,8 @@ from typing import Any
 from userdp.accounting.filters import Cost, RenyiFilter
 from userdp.core.errors import UseError
 from userdp.core.vocabulary import delta_up, epsilon_up, round_up
+from userdp.ledger.charged_parts import Steps, of_run
 from userdp.ledger.lines import Charge
-from userdp.ledger.parts import Steps, of_run
 from userdp.ledger.store_history import History
 from userdp.plans import Plan
 

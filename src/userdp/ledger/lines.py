@@ -1,8 +1,8 @@
 """The lines of ledgers: a frozen class for each kind.
 
 The ledger of a store's people holds lines that are a `StoreLine`: `userdp.ledger.store_history`
-says what they come to, and `userdp.ledger.admission` when one may follow. A run's ledger holds the
-other kinds, which `userdp.ledger.run_ledger.RunRecord` reads. `Open` stands in both.
+says what they come to, and `userdp.ledger.permitted_lines` when one may follow. A run's ledger
+holds the other kinds, which `userdp.ledger.run_ledger.RunRecord` reads. `Open` stands in both.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 from userdp.accounting.filters import RenyiFilter
 from userdp.core.errors import UseError
-from userdp.ledger.parts import Choice, Part, Query, Steps
+from userdp.ledger.charged_parts import Choice, Part, Query, Steps
 from userdp.plans import Plan, StepRecord
 
 Plain = Mapping[str, Any]
@@ -241,7 +241,7 @@ class OpenBudget(RunLine):
     """A total with a filter, which counts all charges from now on.
 
     Guarantee: all that is released of these people satisfies (ε, δ) of the filter; charges that it
-    does not admit are refused (`userdp.ledger.admission`).
+    does not admit are refused (`userdp.ledger.permitted_lines`).
     """
 
     kind: ClassVar[str] = "budget"

@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 from userdp.core import files
 from userdp.core.errors import FailureError, UseError
 from userdp.ledger import journal
-from userdp.ledger.counter import Counter
+from userdp.ledger.charged_parts import Part, Unclaimed
 from userdp.ledger.lines import (
     Attempt,
     Begin,
@@ -33,8 +33,8 @@ from userdp.ledger.lines import (
     Saved,
     Settle,
 )
-from userdp.ledger.parts import Part, Unclaimed
 from userdp.ledger.run_folder import LEDGER, RunFolder
+from userdp.ledger.run_lock import Counter
 from userdp.ledger.store_ledger import StoreLedger
 from userdp.noise.gaussian import NoiseSampler
 from userdp.plans import Plan, StepRecord

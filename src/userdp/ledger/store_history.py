@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from userdp.accounting.filters import Cost, RenyiFilter
+from userdp.ledger.charged_parts import Bound, Steps
 from userdp.ledger.lines import (
     Answer,
     BeginTuning,
@@ -27,7 +28,6 @@ from userdp.ledger.lines import (
     StoreLine,
     Trial,
 )
-from userdp.ledger.parts import Bound, Steps
 
 L = TypeVar("L", bound=StoreLine)
 

@@ -10,7 +10,7 @@ chosen by it.
 The file is ``ledger.jsonl`` in the store's folder, or one that several stores of the same people
 share. It is the operator's. ``ledger.json`` in the store's folder names it, and holds the hash of
 its last line, so that a ledger that is gone or was put back to an earlier state is noticed; the
-counters beside it (`userdp.ledger.counter`) know steps of which such a ledger says nothing. A copy
+counters beside it (`userdp.ledger.run_lock`) know steps of which such a ledger says nothing. A copy
 of a store is another file than its first line says. Nothing can tell it from a store that was moved
 to another disk, so that neither is refused; but claims say that they count on no other copy having
 been charged.
@@ -27,10 +27,10 @@ from userdp.core import files
 from userdp.core.codec import decode, encode
 from userdp.core.errors import UseError
 from userdp.ledger import journal
-from userdp.ledger.admission import follow
-from userdp.ledger.counter import Counter, attempts_in
 from userdp.ledger.lines import Charge, Look, Store, StoreLine
+from userdp.ledger.permitted_lines import follow
 from userdp.ledger.run_folder import LEDGER
+from userdp.ledger.run_lock import Counter, attempts_in
 from userdp.ledger.store_history import History, fold
 
 PLACE = "ledger.json"
@@ -123,7 +123,7 @@ class StoreLedger:
         """Write lines that the ledger does not hold yet, on the disk before this returns.
 
         Guarantee: no other process writes between the look at the ledger and these lines: what is
-        drawn or charged once (`userdp.ledger.admission.is_new`) is so for all processes.
+        drawn or charged once (`userdp.ledger.permitted_lines.is_new`) is so for all processes.
 
         Args:
             lines: all of them are written, or none; begins a ledger where there is none.

@@ -43,7 +43,7 @@ class Gaussian:
     Args:
         multiplier: σ, the standard deviation of the noise that is drawn anew at each step, divided
             by the clip norm; > 0. Beside the count of adaptive clipping the sum has more, see
-            `userdp.core.clip`.
+            `userdp.core.clip_forms`.
 
     Raises:
         UseError: the multiplier is out of its range (NaN included).

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from userdp.claims.descent import run_lineage
+from userdp.claims.ledger_lineage import run_lineage
 from userdp.core.errors import FailureError, UseError
 from userdp.core.stages import Progress
 from userdp.data.selection import is_scores
@@ -19,12 +19,12 @@ from userdp.data.store_folder import changing, remembered
 from userdp.data.user_store import UserStore
 from userdp.data.writer import erase_user
 from userdp.ledger import StoreLedger
-from userdp.ledger.counter import open_runs
-from userdp.ledger.parts import Unclaimed
+from userdp.ledger.charged_parts import Unclaimed
 from userdp.ledger.run_folder import LEDGER, RunFolder
 from userdp.ledger.run_ledger import RunRecord
+from userdp.ledger.run_lock import open_runs
 from userdp.ledger.store_history import History
-from userdp.people.statements import Statement, statement_for
+from userdp.people.member_statements import Statement, statement_for
 
 _REFERENCES = Path("audit") / "references"
 """Where an audit keeps a number per person, and copies of their text while it works."""

@@ -6,7 +6,7 @@ The sampler and the accounted mechanism (`Plan.mechanism`) are both built from t
 
 from userdp.plans.frozen_plan import Budget, Plan, StepRecord
 from userdp.plans.provenance import MadeFor, Origin, Provenance
-from userdp.plans.tuning import FixedGrid, PrivateSelection, Tuning
+from userdp.plans.tuning_price import FixedGrid, PrivateSelection, Tuning
 
 __all__ = [
     "Budget",

@@ -1,8 +1,8 @@
 """`propose`: from a privacy budget and public constants to a plan, and why it was chosen.
 
-The rules of `userdp.plans.preset` choose every number that is not given. Where gradient norms are
-known, they decide between users and examples, and choose the group size and the clip norm. Without
-norms the plan is the preset's, to the last digit.
+The rules of `userdp.plans.preset_defaults` choose every number that is not given. Where gradient
+norms are known, they decide between users and examples, and choose the group size and the clip
+norm. Without norms the plan is the preset's, to the last digit.
 
 **What is compared.** With L the typical norm of what is clipped, the noise on each coordinate of a
 step's mean is σ L / M for users and σ L / B for examples (Charles et al. 2024, Equations 5 and 6).
@@ -21,13 +21,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from userdp.core.clip import Clip
+from userdp.core.clip_forms import Clip
 from userdp.core.errors import UseError, warn
 from userdp.core.vocabulary import require_count, require_positive
 from userdp.noise import Gaussian
 from userdp.plans.frozen_plan import Budget, Plan
-from userdp.plans.norms import GradientNorms, require_informative
-from userdp.plans.preset import MOST_NOISE, preset, require_signal
+from userdp.plans.gradient_norms import GradientNorms, require_informative
+from userdp.plans.preset_defaults import MOST_NOISE, preset, require_signal
 from userdp.plans.proposal import PrivacyBudget, Proposal
 from userdp.plans.provenance import Constant, Provenance, Release, origins_of
 from userdp.plans.small_delta import delta_for, require_small_delta

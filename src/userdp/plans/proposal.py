@@ -15,7 +15,7 @@ from userdp.core.files import OPERATOR_FILE, SHAREABLE_FILE, read_json, write_js
 from userdp.core.vocabulary import epsilon_up, require_delta, require_positive
 from userdp.notebook import html_of
 from userdp.plans.frozen_plan import PROPOSAL_SCHEMA, Plan
-from userdp.plans.norms import GradientNorms
+from userdp.plans.gradient_norms import GradientNorms
 from userdp.plans.provenance import Constant, Release, in_words, uncovered
 
 

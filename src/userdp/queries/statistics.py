@@ -25,12 +25,12 @@ from userdp.claims.lineage import Lineage
 from userdp.core.environment import library
 from userdp.core.errors import UseError
 from userdp.core.vocabulary import Adjacency, require_count, require_positive
-from userdp.data.meta import StoreMeta
 from userdp.data.splits import Split
+from userdp.data.store_meta import StoreMeta
 from userdp.data.user_store import UserStore, require_intact
 from userdp.ledger import StoreLedger
+from userdp.ledger.charged_parts import Query
 from userdp.ledger.lines import Answer, Charge
-from userdp.ledger.parts import Query
 from userdp.plans.provenance import Release
 
 DEFAULT_STATISTICS = ("users", "examples", "median")

@@ -1,4 +1,4 @@
-"""What a claimed ε rests on: the assumptions of ``words.toml`` that apply to some runs."""
+"""What a claimed ε rests on: the assumptions of ``templates/`` that apply to some runs."""
 
 from __future__ import annotations
 

@@ -18,8 +18,8 @@ from typing import Any
 
 from userdp.accounting import Accountant
 from userdp.claims import Claim, claim
+from userdp.claims.claim_sentences import SPENT_SO_FAR
 from userdp.claims.claims import second_opinion
-from userdp.claims.words import SPENT_SO_FAR
 from userdp.core.codec import encode
 from userdp.core.errors import UseError
 from userdp.core.vocabulary import Guarantee, epsilon_up, round_up
@@ -116,7 +116,8 @@ class Facts:
             line does not say, so that nothing is claimed.
         store: the random name of the user store; empty if the ledger has none.
         version: of userdp when the run began.
-        settings: public constants of the training, by name, only those of ``words.toml``, as text.
+        settings: public constants of the training, by name, as text; only those in
+            ``report_sentences.toml``.
         released: losses that were released under DP, at a price of their own.
         owners: the assumption that was made where a record may have several owners; else empty.
         user_is: which field, or what else, named the user of a record; empty if not recorded.

@@ -3,7 +3,7 @@ r"""How words and numbers become a page or a card: whatever a template prints is
 Run names, model names, descriptions of stores and settings are chosen by people, or read from files
 that others wrote. They must not become headings, links, table cells or HTML. So templates escape
 what they are given, and finished markup is marked as such (`Ready`, or MarkupSafe's ``Markup``).
-All sentences stand in the templates and in ``templates/words.toml``.
+All sentences stand in the templates and in ``templates/report_sentences.toml``.
 """
 
 from __future__ import annotations
@@ -121,8 +121,8 @@ def number_text(value: float, digits: int = 6) -> str:
 
 @cache
 def words() -> Mapping[str, Any]:
-    """The sentences of ``templates/words.toml``."""
-    path = Path(__file__).parent / "templates" / "words.toml"
+    """The sentences of ``templates/report_sentences.toml``."""
+    path = Path(__file__).parent / "templates" / "report_sentences.toml"
     return tomllib.loads(path.read_text(encoding="utf-8"))
 
 

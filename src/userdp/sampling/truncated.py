@@ -88,7 +88,7 @@ class Truncated(Poisson):
             yield drawn
 
     def _priced(self, noise_multiplier: float, steps: int) -> NoisySteps:
-        from userdp.accounting.laws import Binomial
+        from userdp.accounting.item_count_laws import Binomial
         from userdp.accounting.mechanisms import Capped
 
         return Capped(

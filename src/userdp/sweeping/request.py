@@ -23,11 +23,11 @@ from userdp.data.user_store import UserStore
 from userdp.plans import FixedGrid, Plan, Tuning
 from userdp.plans.proposal import Proposal, as_plan
 from userdp.plans.provenance import in_words, uncovered
-from userdp.plans.tuning import divided, selected
+from userdp.plans.tuning_price import divided, selected
 from userdp.queries.statistics import require_one_owner
 from userdp.training.causal_models import load_model
+from userdp.training.checks_before_charge import require_covered
 from userdp.training.config import TrainConfig, changed
-from userdp.training.preflight import require_covered
 
 SCORES_SHARE = 0.1
 """Of the budget, for all scores of a fixed grid, if nothing else is asked for."""

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from userdp.claims import claim
-from userdp.claims.descent import bases_of, lineage_between, parts_of, payer_of, run_lineage
+from userdp.claims.ledger_lineage import bases_of, lineage_between, parts_of, payer_of, run_lineage
 from userdp.claims.lineage import ConditionKind, Lineage, about, of_parts
 from userdp.core import files
 from userdp.core.codec import encode
@@ -26,7 +26,7 @@ from userdp.core.interrupts import on_interrupt
 from userdp.core.stages import Progress
 from userdp.data.user_store import UserStore, require_intact
 from userdp.ledger import RunFolder, RunRecord, StoreLedger, lines
-from userdp.ledger.parts import Choice
+from userdp.ledger.charged_parts import Choice
 from userdp.ledger.run_ledger import is_finished
 from userdp.ledger.store_ledger import new_id
 from userdp.plans import PrivateSelection

@@ -20,15 +20,15 @@ from functools import cached_property
 from pathlib import Path
 from typing import ClassVar
 
-from userdp.claims.descent import run_lineage
+from userdp.claims.ledger_lineage import run_lineage
 from userdp.claims.lineage import Lineage
-from userdp.claims.released import require_released_files
+from userdp.claims.released_files import require_released_files
 from userdp.claims.weights import describe, digest_of
 from userdp.core import files
 from userdp.core.codec import decode, encode
 from userdp.core.errors import UseError
 from userdp.ledger import RunFolder, RunRecord
-from userdp.ledger.parts import Part
+from userdp.ledger.charged_parts import Part
 from userdp.ledger.run_folder import DIVERGED
 from userdp.ledger.run_ledger import write_winner
 from userdp.sweeping.request import SweepRequest

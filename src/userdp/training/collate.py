@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 
 from userdp.core.errors import UseError
 from userdp.core.files import digest_of_file
-from userdp.data.contents import TokenRows
 from userdp.data.selection import FixedSelection, draw_rows, read_scores, select_once
+from userdp.data.selection_strategies import Strategy
 from userdp.data.splits import Split
-from userdp.data.strategy import Strategy
+from userdp.data.store_contents import TokenRows
 from userdp.data.user_store import StoreSplit, UserStore
 from userdp.gradients import Units
 from userdp.plans import Plan

@@ -16,7 +16,7 @@ from typing import Any
 from userdp.core.codec import decode, encode
 from userdp.core.errors import UseError
 from userdp.core.vocabulary import require_count, require_positive
-from userdp.data.strategy import Strategy
+from userdp.data.selection_strategies import Strategy
 
 
 class OptimizerName(StrEnum):
@@ -226,7 +226,7 @@ class TrainConfig:
             )
         if rate is None:
             # Loads numpy, which `userdp train --help` does without.
-            from userdp.plans.preset import learning_rate_for
+            from userdp.plans.preset_defaults import learning_rate_for
 
             rate = learning_rate_for(low_rank=self.lora_rank is not None)
             object.__setattr__(self, "learning_rate", rate)

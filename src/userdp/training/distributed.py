@@ -21,9 +21,9 @@ One step of P processes:
 
 Sensitivity (invariant 3): each unit is clipped on one process, so the sum is that of a run in one
 process, with the same float64 additions in another order plus P - 1 more
-(`userdp.gradients.clipping`, point 3). Which process clips a unit depends on the whole cohort; that
-moves the unit's contribution only as its place in a batch does, which the engines' margins cover
-(docs/engines.md). Processors of different kinds round differently, so they are refused.
+(`userdp.gradients.clip_factors`, point 3). Which process clips a unit depends on the whole cohort;
+that moves the unit's contribution only as its place in a batch does, which the engines' margins
+cover (docs/engines.md). Processors of different kinds round differently, so they are refused.
 
 Noise (invariant 5). *Claim.* After `SharedNoise.add_` every process holds the same tensors: the sum
 of all processes plus noise, independent over coordinates, each N(0, ``noise_std``²) up to the

@@ -18,7 +18,7 @@ from userdp.ledger import RunFolder, RunRecord, StoreLedger
 from userdp.ledger.run_ledger import append_release
 from userdp.queries.comparison import DEFAULT_BOUND, release_losses
 from userdp.training.devices import AUTO, choose_device
-from userdp.training.releasing import released_models
+from userdp.training.released_model import released_models
 from userdp.training.store_losses import evaluate, paired, perplexity, user_losses
 
 

@@ -27,6 +27,7 @@ from userdp.ledger import RunFolder, RunRecord, StoreLedger
 from userdp.plans import Plan
 from userdp.training.causal_models import enable_checkpointing, load_model
 from userdp.training.checkpoints import Checkpoints
+from userdp.training.checks_before_charge import DryRun, dry_run_of
 from userdp.training.config import (
     PlainPlan,
     PrivateOptions,
@@ -54,11 +55,10 @@ from userdp.training.optimizers import (
     learning_rate,
     set_learning_rate,
 )
-from userdp.training.plain import PlainRun
-from userdp.training.preflight import DryRun, dry_run_of
 from userdp.training.private_run import PrivateRun
 from userdp.training.step_mechanism import Step
 from userdp.training.store_losses import build_loss, evaluate
+from userdp.training.without_privacy import PlainRun
 
 _SECRET, _USUAL = UnsafeSeeds(), RunOptions()
 Watched = Callable[[PrivateRun, nn.Module], object]

@@ -27,22 +27,22 @@ from typing import Any
 import torch
 from torch import nn
 
-from userdp.claims.descent import inherited, lineage_between, payer_of, run_lineage
+from userdp.claims.ledger_lineage import inherited, lineage_between, payer_of, run_lineage
 from userdp.claims.lineage import COPIED, Lineage, lineage_from
-from userdp.claims.released import bound_files
+from userdp.claims.released_files import bound_files
 from userdp.claims.weights import digest_of, known_of
 from userdp.core import files
 from userdp.core.codec import digest, encode
 from userdp.core.errors import FailureError, UseError
-from userdp.data.meta import StateKind, read_meta
 from userdp.data.ownership import FIRST_OWNER
 from userdp.data.store_folder import remember
+from userdp.data.store_meta import StateKind, read_meta
 from userdp.data.user_store import UserStore, require_intact
 from userdp.gradients import Loss, causal_lm_loss
 from userdp.ledger import RunFolder, RunLedger, RunRecord, StoreLedger
-from userdp.ledger.admission import follow
+from userdp.ledger.charged_parts import Part, Unclaimed, of_run
 from userdp.ledger.lines import Begin, Charge, Finish, Open, Release, Settle, StoreLine, Trial
-from userdp.ledger.parts import Part, Unclaimed, of_run
+from userdp.ledger.permitted_lines import follow
 from userdp.ledger.run_folder import Resume, train_toml
 from userdp.ledger.store_history import History
 from userdp.ledger.store_ledger import new_id
@@ -70,7 +70,7 @@ class Training:
         facts: public constants to note in the ledger's first line.
         train: settings of ``userdp train`` by section, to note in train.toml. Only its loop gives
             them: they are all its constants, and the constants of any other loop are unknown.
-        began: the model that the run begins with (`userdp.training.releasing.began_with`);
+        began: the model that the run begins with (`userdp.training.released_model.began_with`);
             operator-only.
         base: what the model's weights descend from, adapters included; None to look it up by the
             weights themselves in the store's ledger, and in the folder that ``model.name_or_path``

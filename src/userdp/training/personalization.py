@@ -33,7 +33,7 @@ from userdp.training.collate import gather_units
 from userdp.training.config import TrainConfig
 from userdp.training.devices import AUTO, choose_device
 from userdp.training.lora import add_adapters
-from userdp.training.releasing import released_models
+from userdp.training.released_model import released_models
 from userdp.training.store_losses import losses_of, mean_loss
 
 _SALT = 0x706572736F6E  # public: halves and orders are the same on every machine

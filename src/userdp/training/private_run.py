@@ -33,7 +33,7 @@ import torch
 from torch import nn
 
 from userdp.claims.lineage import Lineage
-from userdp.claims.released import bound_files
+from userdp.claims.released_files import bound_files
 from userdp.core import interrupts
 from userdp.core.codec import canonical
 from userdp.core.environment import warn_of_spinning
@@ -48,16 +48,8 @@ from userdp.plans import Plan
 from userdp.plans.proposal import Proposal, as_plan, declared_users
 from userdp.plans.small_delta import plan_with_small_delta
 from userdp.training.causal_models import require_finite
+from userdp.training.checks_before_charge import dry_run_of, require_covered, require_fit_for_steps
 from userdp.training.config import PrivateOptions
-from userdp.training.guards import (
-    HeldModel,
-    KnownWeights,
-    movement_since,
-    require_free,
-    require_same_parameters,
-    require_unstepped,
-    warning_of_half_precision,
-)
 from userdp.training.model_origin import (
     base_facts,
     digests_of,
@@ -67,8 +59,16 @@ from userdp.training.model_origin import (
     noted_place,
 )
 from userdp.training.open_run import OpenRun, Training, open_run
-from userdp.training.preflight import dry_run_of, require_covered, require_fit_for_steps
-from userdp.training.releasing import began_with, release, save_model, unsharded
+from userdp.training.optimizer_guards import (
+    HeldModel,
+    KnownWeights,
+    movement_since,
+    require_free,
+    require_same_parameters,
+    require_unstepped,
+    warning_of_half_precision,
+)
+from userdp.training.released_model import began_with, release, save_model, unsharded
 from userdp.training.step_mechanism import NoExactLog, Step, StepMechanism, device_of
 
 _USUAL = PrivateOptions()
@@ -122,8 +122,8 @@ def make_private(
 
     Raises:
         UseError: δ is 1 over the declared population or more, the plan's adjacency is not the
-            store's (`userdp.training.preflight`), the optimizer holds other parameters, the model
-            or the loss couples users, or the model draws random numbers out of reach
+            store's (`userdp.training.checks_before_charge`), the optimizer holds other parameters,
+            the model or the loss couples users, or the model draws random numbers out of reach
             (`userdp.gradients.models.require_uncoupled`), another open run trains this model, the
             folder is not new (or, to resume, something changed), or a value is out of range.
             Nothing has been charged then.

@@ -20,7 +20,7 @@ from userdp.data.store_tokenizer import StoreTokenizer
 from userdp.ledger import RunFolder
 from userdp.training.causal_models import context_of, read_model
 from userdp.training.devices import AUTO, choose_device
-from userdp.training.releasing import require_released
+from userdp.training.released_model import require_released
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

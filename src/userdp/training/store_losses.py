@@ -20,9 +20,9 @@ from userdp.core.errors import UseError
 from userdp.core.files import require_new
 from userdp.core.stages import Progress
 from userdp.core.vocabulary import require_count
-from userdp.data.contents import members_of
 from userdp.data.selection import write_scores
 from userdp.data.splits import Split
+from userdp.data.store_contents import members_of
 from userdp.data.store_folder import remember
 from userdp.data.user_store import StoreSplit, UserStore
 from userdp.gradients import Loss, Units, causal_lm_loss, require_masked, row_losses

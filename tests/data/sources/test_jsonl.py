@@ -12,7 +12,7 @@ from tests.data.corpora import write_jsonl
 from tests.data.sources.fixtures import ODD_LINES, pairs, read, write_parquet
 from userdp.core.errors import UseError
 from userdp.data.records import Drop
-from userdp.data.sources import KINDS, open_source, parsing
+from userdp.data.sources import KINDS, open_source, rows_to_records
 
 GOOD = [{"user": f"u{n % 3}", "text": f"record {n}"} for n in range(50)]
 
@@ -39,8 +39,8 @@ def test_blank_text_judged_by_ascii_alone_is_caught(tmp_path, monkeypatch):
         wide = isinstance(value, str) and value.isspace() and value.strip(" \t\r\n")
         return value.encode() if wide else real(value)
 
-    real = parsing.text_of
-    monkeypatch.setattr(parsing, "text_of", judged)
+    real = rows_to_records.text_of
+    monkeypatch.setattr(rows_to_records, "text_of", judged)
     assert outcomes(tmp_path / "a.jsonl") != [*ODD_LINES.values()]
 
 

@@ -18,7 +18,7 @@ from userdp.data.pipeline import prepare_store
 from userdp.data.sources import SourceOptions, open_source
 from userdp.data.sources.input_files import GENERATED
 from userdp.data.store_tokenizer import StoreTokenizer
-from userdp.ledger.parts import Query
+from userdp.ledger.charged_parts import Query
 
 MODEL = "userdp 1"
 PLAIN = pa.table({"user": ["ana", "ben"], "text": ["w1 w2", "w3"]})

@@ -12,12 +12,12 @@ from dataclasses import replace
 import numpy as np
 
 from userdp.accounting.bracket import Bracket
-from userdp.accounting.contour.attempts import TINY, Target, attempts, centre, reference_delta
-from userdp.accounting.contour.closed import Bounds, gaussian_delta, gaussian_epsilon
-from userdp.accounting.contour.nodes import Nodes, evaluate
+from userdp.accounting.certified_search import outwards
+from userdp.accounting.contour.closed_form import Bounds, gaussian_delta, gaussian_epsilon
+from userdp.accounting.contour.coarse_grid import Chernoff, GridTooLarge, chernoff, make_side
+from userdp.accounting.contour.methods import TINY, Target, attempts, centre, reference_delta
 from userdp.accounting.contour.privacy_loss import Pair
-from userdp.accounting.contour.side import Chernoff, GridTooLarge, chernoff, make_side
-from userdp.accounting.roots import outwards
+from userdp.accounting.contour.trapezoidal_sum import Nodes, evaluate
 from userdp.core.vocabulary import require_delta, require_epsilon
 
 ACCOUNTANT = "contour"
@@ -177,7 +177,7 @@ def delta_bracket(pair: Pair, epsilon: float) -> Bracket:
     Source: Charles et al. 2024, Thm 1 and 3; the method is in docs/accounting.md.
 
     >>> from userdp.accounting.contour import delta_bracket, pair_of
-    >>> from userdp.accounting.laws import Binomial
+    >>> from userdp.accounting.item_count_laws import Binomial
     >>> pair = pair_of(Binomial(trials=8, probability=0.01), noise_multiplier=1.0, steps=2000)
     >>> bracket = delta_bracket(pair, 34.8906956)
     >>> print(f"{bracket.lower:.7g} {bracket.upper:.7g}")

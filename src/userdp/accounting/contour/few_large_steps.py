@@ -23,10 +23,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from userdp.accounting.contour.line import EPS, SplitLine, make_split_line, widened
-from userdp.accounting.contour.nodes import Contour, Nodes, power_at_nodes
-from userdp.accounting.contour.privacy_loss import Floats, log1p
-from userdp.accounting.contour.side import (
+from userdp.accounting.contour.coarse_grid import (
     RATIOS,
     TURN,
     Chernoff,
@@ -43,6 +40,9 @@ from userdp.accounting.contour.side import (
     split_at,
     strip_height,
 )
+from userdp.accounting.contour.moment_function import EPS, SplitLine, make_split_line, widened
+from userdp.accounting.contour.privacy_loss import Floats, log1p
+from userdp.accounting.contour.trapezoidal_sum import Contour, Nodes, power_at_nodes
 
 _LEAST_RATE, _MOST_RATE = 2.5, 12.0
 

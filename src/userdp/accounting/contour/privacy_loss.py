@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from userdp.accounting.laws import Binomial, Law
+from userdp.accounting.item_count_laws import Binomial, Law
 
 Floats = NDArray[np.float64]
 

@@ -12,7 +12,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from userdp.accounting.proof.law import (
+from userdp.accounting.proof.planning import Cut, View, felt
+from userdp.accounting.proof.step_law import (
     Ball,
     Ratio,
     Steps,
@@ -21,7 +22,6 @@ from userdp.accounting.proof.law import (
     float_above,
     log_float,
 )
-from userdp.accounting.proof.planning import Cut, View, felt
 
 
 def cut_weight(cut: Cut | None, z: Ball) -> Ball:

@@ -13,8 +13,10 @@ from dataclasses import dataclass, replace
 
 from scipy.special import log_ndtr
 
-from userdp.accounting.laws import Binomial
-from userdp.accounting.proof.law import (
+from userdp.accounting.item_count_laws import Binomial
+from userdp.accounting.proof.line_sum import LOG_TOLERANCE, OneWay, sum_delta
+from userdp.accounting.proof.planning import FloatLaw, Problem, felt
+from userdp.accounting.proof.step_law import (
     Ball,
     Ratio,
     Steps,
@@ -25,8 +27,6 @@ from userdp.accounting.proof.law import (
     float_below,
     growth,
 )
-from userdp.accounting.proof.line_sum import LOG_TOLERANCE, OneWay, sum_delta
-from userdp.accounting.proof.planning import FloatLaw, Problem, felt
 
 _MOST_BITS = 4096
 _SMALL_ENOUGH = 1e-13

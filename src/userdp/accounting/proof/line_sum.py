@@ -13,11 +13,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from userdp.accounting.certified_search import bisect
 from userdp.accounting.proof.cells import dropped_mass
-from userdp.accounting.proof.law import Ball, flint_library, float_above, float_below
 from userdp.accounting.proof.moment import Moment
 from userdp.accounting.proof.planning import Plan, Problem, make_plan
-from userdp.accounting.roots import bisect
+from userdp.accounting.proof.step_law import Ball, flint_library, float_above, float_below
 
 LOG_TOLERANCE = math.log(1e-11)  # of each source of error, relative to δ
 _WANTED = 1e-9  # relative width at which no other plan is tried

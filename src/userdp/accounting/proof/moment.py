@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from userdp.accounting.proof.cells import Cells, cut_weight
-from userdp.accounting.proof.law import (
+from userdp.accounting.proof.planning import View
+from userdp.accounting.proof.step_law import (
     Ball,
     Ratio,
     Steps,
@@ -23,7 +24,6 @@ from userdp.accounting.proof.law import (
     float_above,
     log_float,
 )
-from userdp.accounting.proof.planning import View
 
 MOST_NODES = 12_000
 _CUT_LINES = 1.8  # lines for the tail stay this many 1/κ from the axis: see `CUT_FACTOR`

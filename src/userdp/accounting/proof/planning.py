@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from scipy.special import log_ndtr, logsumexp, ndtri_exp
 from scipy.stats import binom, hypergeom
 
-from userdp.accounting.laws import Binomial
-from userdp.accounting.proof.law import Steps
-from userdp.accounting.roots import bisect
+from userdp.accounting.certified_search import bisect
+from userdp.accounting.item_count_laws import Binomial
+from userdp.accounting.proof.step_law import Steps
 
 Floats = NDArray[np.float64]
 

@@ -21,7 +21,7 @@ from userdp.data.sources import (
 )
 from userdp.data.sources.conversations import as_conversations, is_conversation
 from userdp.data.sources.input_files import existing, expand, files_facts, holds, local_paths
-from userdp.data.sources.parsing import Table, first_held_out
+from userdp.data.sources.rows_to_records import Table, first_held_out
 from userdp.data.sources.source import At, Entry, InputOptions, Source, SourceOptions
 from userdp.data.sources.tables import FORMS, is_jsonl, open_tables
 from userdp.data.splits import SplitRule

@@ -38,7 +38,7 @@ from jinja2 import TemplateError, TemplateSyntaxError
 from userdp.core.errors import UseError
 from userdp.core.files import read_json
 from userdp.data.records import MARKUP, TARGET, Drop
-from userdp.data.sources.parsing import Row, Table, record_of
+from userdp.data.sources.rows_to_records import Row, Table, record_of
 from userdp.data.sources.source import Entry, InputOptions, SourceOptions
 
 _SHAREGPT = "conversations"

@@ -26,7 +26,7 @@ from pathlib import Path
 
 from userdp.core.errors import UseError
 from userdp.data.records import Drop
-from userdp.data.sources.parsing import record_of
+from userdp.data.sources.rows_to_records import record_of
 from userdp.data.sources.source import At, Entry, Source, SourceOptions
 
 _STDLIB = "stdlib"

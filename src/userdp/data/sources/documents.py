@@ -28,7 +28,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from userdp.data.sources.input_files import expand, files_facts
-from userdp.data.sources.parsing import record_of
+from userdp.data.sources.rows_to_records import record_of
 from userdp.data.sources.source import At, Entry, Source, SourceOptions
 
 SUFFIXES = (".txt", ".text", ".md", ".rst", ".tex", ".org")

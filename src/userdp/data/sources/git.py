@@ -19,7 +19,7 @@ from pathlib import Path
 
 from userdp.core.errors import UseError
 from userdp.data.records import Drop
-from userdp.data.sources.parsing import first_held_out, is_from, record_of
+from userdp.data.sources.rows_to_records import first_held_out, is_from, record_of
 from userdp.data.sources.source import At, Entry, Source, SourceOptions
 
 _FORMAT = "%aE%n%aI%n%P%n%B"

@@ -57,7 +57,7 @@ from typing import Any
 from userdp.core.errors import UseError
 from userdp.data.records import Drop
 from userdp.data.sources.input_files import GZIP_MAGIC, beginning, holds
-from userdp.data.sources.parsing import first_held_out, is_from, record_of
+from userdp.data.sources.rows_to_records import first_held_out, is_from, record_of
 from userdp.data.sources.source import At, Entry, SourceOptions
 
 _NGRAM = 20

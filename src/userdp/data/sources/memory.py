@@ -29,7 +29,7 @@ from userdp.core.errors import UseError, kind_of
 from userdp.data.records import Drop
 from userdp.data.sources.conversations import as_conversations, is_conversation
 from userdp.data.sources.input_files import provenance
-from userdp.data.sources.parsing import Row, Table, plain_parser
+from userdp.data.sources.rows_to_records import Row, Table, plain_parser
 from userdp.data.sources.source import At, SourceOptions
 from userdp.data.sources.tables import Fields, columns_of, rows_of
 

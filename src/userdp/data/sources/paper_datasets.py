@@ -48,7 +48,7 @@ from userdp.core.environment import library
 from userdp.core.errors import UseError, kind_of
 from userdp.data.records import Drop
 from userdp.data.sources.input_files import beginning
-from userdp.data.sources.parsing import Table, plain_parser, record_of
+from userdp.data.sources.rows_to_records import Table, plain_parser, record_of
 from userdp.data.sources.source import At, Entry, SourceOptions
 from userdp.data.sources.tables import open_tables
 

@@ -75,7 +75,7 @@ class Source:
         kind: its name on the command line.
         places: what ``read`` takes: files, folders, names, tables in memory.
         read: the entries of a place: a record each, or why there is none; it may report how many
-            units of the place are read. Of a `userdp.data.sources.parsing.Table` it gives rows.
+            units of the place are read. Of a `data.sources.rows_to_records.Table` it gives rows.
         several_owners: whether records may name `Record.owners`, to be settled by `ownership`.
         loss_mask: whether records have `Record.pieces`, so that the store has a loss mask.
         fields: of a row that are looked at, the user's first; none where places have no rows.

@@ -61,7 +61,7 @@ from userdp.data.sources.input_files import (
     opened_text,
     provenance,
 )
-from userdp.data.sources.parsing import Row, Table, plain_parser
+from userdp.data.sources.rows_to_records import Row, Table, plain_parser
 from userdp.data.sources.source import At, SourceOptions
 
 _REPORT_EVERY = 2**12

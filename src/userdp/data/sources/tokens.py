@@ -18,7 +18,7 @@ import numpy as np
 
 from userdp.data.records import TARGET, Drop
 from userdp.data.sources.memory import table_source
-from userdp.data.sources.parsing import Row, Table, record_of
+from userdp.data.sources.rows_to_records import Row, Table, record_of
 from userdp.data.sources.source import Entry, SourceOptions
 from userdp.data.store_tokenizer import StoreTokenizer
 

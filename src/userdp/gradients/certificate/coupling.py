@@ -34,7 +34,7 @@ from userdp.gradients.certificate.made_up import (
     made_up,
 )
 from userdp.gradients.certificate.state import State
-from userdp.gradients.clipping import squared_norm
+from userdp.gradients.clip_factors import squared_norm
 from userdp.gradients.losses import Loss, row_losses
 from userdp.gradients.model_randomness import GeneratorStates, known_randomness, seeds
 from userdp.gradients.models import require_uncoupled, trainable_parameters

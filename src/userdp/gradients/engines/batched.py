@@ -52,7 +52,7 @@ import torch
 from torch import Tensor
 
 from userdp.gradients.certificate.state import State
-from userdp.gradients.clipping import ClippedSum, clip_factors, multiplicable
+from userdp.gradients.clip_factors import ClippedSum, clip_factors, multiplicable
 from userdp.gradients.engines import reference
 from userdp.gradients.engines.certify import Certificate, certificate
 from userdp.gradients.engines.comparing import Comparing, NotCoveredError

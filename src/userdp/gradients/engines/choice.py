@@ -24,7 +24,7 @@ from userdp.gradients.certificate.made_up import (
     made_up,
     most_tokens,
 )
-from userdp.gradients.clipping import ClippedSum, clip_factors, squared_norm
+from userdp.gradients.clip_factors import ClippedSum, clip_factors, squared_norm
 from userdp.gradients.engines import reference
 from userdp.gradients.engines.batched import sum_of_passes
 from userdp.gradients.engines.comparing import NotCoveredError

@@ -37,7 +37,7 @@ from userdp.core.errors import FailureError, ran_out_of_memory
 from userdp.core.vocabulary import require_count
 from userdp.gradients.certificate.made_up import Answers
 from userdp.gradients.certificate.state import State
-from userdp.gradients.clipping import FLAT, ClippedSum, ClipRule, require_clip_norm
+from userdp.gradients.clip_factors import FLAT, ClippedSum, ClipRule, require_clip_norm
 from userdp.gradients.losses import Loss
 from userdp.gradients.model_randomness import GeneratorStates, secret_randomness
 from userdp.gradients.models import require_uncoupled, trainable_parameters
@@ -149,7 +149,7 @@ class Engine:
         \sum_k \mathrm{clip}\Big(\frac{1}{|D_k|} \sum_{x \in D_k} \nabla \ell(\theta, x),\, C\Big)
 
     Guarantee: adding or removing one unit moves ``value`` by at most ``l2_clip_norm`` in L2,
-    rounding included (see `userdp.gradients.clipping`; for the batched engine
+    rounding included (see `userdp.gradients.clip_factors`; for the batched engine
     `userdp.gradients.engines.batched`). A unit with a NaN or infinite gradient contributes exactly
     zero. Dropout masks are secret, and a unit's are drawn once; "at most" holds for equal masks of
     everybody else, which is what privacy needs (`userdp.gradients.model_randomness`).

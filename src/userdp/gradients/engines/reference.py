@@ -21,7 +21,7 @@ from torch import Tensor
 from userdp.gradients.certificate.coupling import require_rows_apart
 from userdp.gradients.certificate.made_up import RAGGED, Answers, made_up
 from userdp.gradients.certificate.state import State
-from userdp.gradients.clipping import ClippedSum, clip_factors, squared_norm, squared_norms
+from userdp.gradients.clip_factors import ClippedSum, clip_factors, squared_norm, squared_norms
 from userdp.gradients.engines.engine import Task
 from userdp.gradients.losses import checked_losses, may_be_of_rows
 from userdp.gradients.model_randomness import StatesApart, known_randomness

@@ -44,7 +44,7 @@ from torch import Tensor, nn
 from userdp.core.errors import UseError
 from userdp.gradients.certificate.coupling import require_rows_apart
 from userdp.gradients.certificate.made_up import Shape, made_up, most_tokens
-from userdp.gradients.clipping import ClippedSum, squared_norm
+from userdp.gradients.clip_factors import ClippedSum, squared_norm
 from userdp.gradients.engines.batched import Passes
 from userdp.gradients.engines.choice import disagreement, form_of
 from userdp.gradients.engines.comparing import Comparing, NotCoveredError

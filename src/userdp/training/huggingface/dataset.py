@@ -19,8 +19,8 @@ from typing import Any
 
 from userdp.core import files
 from userdp.core.errors import UseError
-from userdp.data.meta import is_store
 from userdp.data.sources import Source, SourceOptions, memory, tokens
+from userdp.data.store_meta import is_store
 from userdp.data.store_tokenizer import StoreTokenizer
 from userdp.data.user_store import UserStore
 from userdp.training.private_run import opened

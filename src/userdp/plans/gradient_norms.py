@@ -1,6 +1,6 @@
 """`GradientNorms`: typical norms of gradients as plain numbers, and where the numbers come from.
 
-`Measure` says of whom they are measured. `userdp.training.probe` measures them.
+`Measure` says of whom they are measured. `userdp.training.norm_probe` measures them.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ from userdp.core.vocabulary import (
     require_positive,
 )
 from userdp.plans import FixedGrid, Plan, PrivateSelection, Tuning
-from userdp.plans.tuning import mechanism_of
+from userdp.plans.tuning_price import mechanism_of
 from userdp.sampling import PoissonUsers
 
 PriceOfPlan: TypeAlias = Callable[[Plan, float | None], Guarantee]

@@ -23,8 +23,8 @@ from torch import nn
 from torch.utils.benchmark import Timer
 
 from userdp.claims import Claim
+from userdp.claims.claim_sentences import foreseen_in_words
 from userdp.claims.claims import foreseen, store_claim
-from userdp.claims.words import foreseen_in_words
 from userdp.core.errors import FailureError, UseError, ran_out_of_memory, warn
 from userdp.core.vocabulary import Adjacency, delta_up, round_up
 from userdp.data.splits import SplitRule
@@ -40,7 +40,7 @@ from userdp.gradients.engines.passes import rows_per_pass
 from userdp.gradients.model_randomness import secret_randomness
 from userdp.gradients.shards import sharded_parts
 from userdp.ledger import StoreLedger
-from userdp.ledger.admission import follow
+from userdp.ledger.permitted_lines import follow
 from userdp.plans import Plan
 from userdp.training.open_run import OpenRun, Training
 from userdp.training.step_mechanism import StepMechanism, device_of

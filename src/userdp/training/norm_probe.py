@@ -28,7 +28,7 @@ from userdp.data.splits import Split
 from userdp.data.user_store import StoreSplit, UserStore
 from userdp.gradients import Loss, Units, clipped_sum, require_uncoupled
 from userdp.ledger import StoreLedger
-from userdp.plans.norms import GradientNorms, Measure, require_informative
+from userdp.plans.gradient_norms import GradientNorms, Measure, require_informative
 from userdp.plans.provenance import Provenance
 from userdp.queries.statistics import charge, draw_medians, rank_error
 from userdp.sampling.draws import secret_generator

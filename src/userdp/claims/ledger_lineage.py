@@ -27,8 +27,8 @@ from userdp.claims.lineage import (
 )
 from userdp.core.errors import UserdpError
 from userdp.ledger import Charge, History, RunRecord, StoreLedger
+from userdp.ledger.charged_parts import Part, Query, Steps, Unclaimed, of_budget
 from userdp.ledger.lines import Chosen
-from userdp.ledger.parts import Part, Query, Steps, Unclaimed, of_budget
 
 # A store with a budget pays every line of its ledger by its filter; without one, charges add up
 # (basic composition).

@@ -20,17 +20,17 @@ from numpy.typing import NDArray
 
 from userdp.core.codec import canonical, encode
 from userdp.core.errors import UseError
+from userdp.data.selection_strategies import Strategy
 from userdp.data.splits import Split
-from userdp.data.strategy import Strategy
 from userdp.gradients import require_masked, trainable_parameters
 from userdp.ledger import RunFolder
 from userdp.training.collate import gather_units
 from userdp.training.config import PlainPlan, PrivateOptions
 from userdp.training.distributed import World
-from userdp.training.guards import require_same_parameters
 from userdp.training.model_origin import digests_of
 from userdp.training.open_run import Training, open_run
-from userdp.training.releasing import release, save_model
+from userdp.training.optimizer_guards import require_same_parameters
+from userdp.training.released_model import release, save_model
 from userdp.training.step_mechanism import Step
 from userdp.training.store_losses import losses_of, rows_of
 

@@ -1,4 +1,4 @@
-"""A claim as data, and the sentences that are said of it (``words.toml``)."""
+"""A claim as data, and the sentences that are said of it (``claim_sentences.toml``)."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any
 from userdp.accounting.mechanisms import NoisySteps
 from userdp.claims.lineage import Condition, Lineage, sentences
 from userdp.core.vocabulary import Guarantee, delta_up, round_up
+from userdp.ledger.charged_parts import Part, Query, Steps, Unclaimed
 from userdp.ledger.lines import Chosen
-from userdp.ledger.parts import Part, Query, Steps, Unclaimed
 from userdp.notebook import html_of
 from userdp.plans import Plan
 

@@ -24,7 +24,7 @@ from typing import Any, NoReturn, get_args, get_type_hints
 
 import userdp
 from userdp import commands
-from userdp.cli.setting import Value, dataclass_of, documented, fields_of
+from userdp.cli.option_values import Value, dataclass_of, documented, fields_of
 from userdp.commands.arguments import Section
 from userdp.core.errors import UseError, closest, likely
 

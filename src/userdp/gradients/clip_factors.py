@@ -7,7 +7,7 @@ sensitivity, and with it ε, is that of flat clipping at C.
 **Automatic.** :math:`\|g\| \cdot C / (\|g\| + \gamma) < C` for every g: no threshold, the same
 sensitivity, and small gradients keep their order because of γ.
 
-**Forms of your own** (`core.clip.clip_form`). A form says by which factor one unit's gradient is
+**Forms of your own** (`core.clip_forms.clip_form`). A form says by which factor one unit's gradient is
 multiplied, given its norm and C. It sees no other unit. The factor that is used is at most
 :math:`C / (\|g\| + 10^{-6})`, and 0 where the form gives no finite number of at least 0: so the
 sensitivity is C whatever the form says, and ε does not depend on it.
@@ -44,7 +44,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from userdp.core.clip import LEAST_CLIP, OWN_FORMS, ClipForm, LayerSplit, OwnForm
+from userdp.core.clip_forms import LEAST_CLIP, OWN_FORMS, ClipForm, LayerSplit, OwnForm
 from userdp.core.errors import UseError
 from userdp.core.vocabulary import require_positive
 from userdp.gradients.modes import told
@@ -159,9 +159,9 @@ class ClipRule:
     """What clipping does beside its norm C, as `Clip` has checked; none of it moves ε.
 
     Args:
-        form: see `userdp.core.clip.ClipForm`; an engine does the same for ``normalized`` as for
-            ``threshold``, the division by C comes after the noise. A name that
-            `userdp.core.clip.clip_form` registered is a form of somebody's own.
+        form: see `userdp.core.clip_forms.ClipForm`; an engine does the same for ``normalized`` as
+            for ``threshold``, the division by C comes after the noise. A name that
+            `userdp.core.clip_forms.clip_form` registered is a form of somebody's own.
         stability: γ of ``automatic``; in [1e-6, 1e6].
         layer_split: clip each layer to its share of C; None clips the whole gradient.
     """

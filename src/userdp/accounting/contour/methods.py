@@ -19,11 +19,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from userdp.accounting.contour.few_large_steps import choices, large_nodes, small_nodes
-from userdp.accounting.contour.line import Line, UnsoundStrip, make_line
-from userdp.accounting.contour.nodes import Contour, Nodes, compute_nodes, estimate, evaluate
-from userdp.accounting.contour.privacy_loss import Pair
-from userdp.accounting.contour.side import (
+from userdp.accounting.certified_search import bisect
+from userdp.accounting.contour.coarse_grid import (
     LOG_SQRT_2PI,
     RATIOS,
     GridTooLarge,
@@ -35,7 +32,16 @@ from userdp.accounting.contour.side import (
     saddle_at_delta,
     saddle_at_epsilon,
 )
-from userdp.accounting.roots import bisect
+from userdp.accounting.contour.few_large_steps import choices, large_nodes, small_nodes
+from userdp.accounting.contour.moment_function import Line, UnsoundStrip, make_line
+from userdp.accounting.contour.privacy_loss import Pair
+from userdp.accounting.contour.trapezoidal_sum import (
+    Contour,
+    Nodes,
+    compute_nodes,
+    estimate,
+    evaluate,
+)
 
 _LOG_SHARE = math.log(1e-9)  # excess and tail, each relative to delta
 

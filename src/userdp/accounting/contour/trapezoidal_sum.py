@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from userdp.accounting.contour.line import EPS, Line, Part, rounding, widened
+from userdp.accounting.contour.coarse_grid import Chernoff, Side
+from userdp.accounting.contour.moment_function import EPS, Line, Part, rounding, widened
 from userdp.accounting.contour.privacy_loss import Complexes, Floats, log1p
-from userdp.accounting.contour.side import Chernoff, Side
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,8 +18,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from userdp.claims.released import STATEMENT
-from userdp.claims.words import Claim
+from userdp.claims.claim_sentences import Claim
+from userdp.claims.released_files import STATEMENT
 from userdp.core import files
 from userdp.core.codec import parse, plain
 from userdp.core.environment import library

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import erfcx
 
-from userdp.accounting.contour.side import LOG_SQRT_2PI
-from userdp.accounting.roots import bisect
+from userdp.accounting.certified_search import bisect
+from userdp.accounting.contour.coarse_grid import LOG_SQRT_2PI
 from userdp.core.errors import FailureError
 
 _ROUNDING = 1e-12  # relative; brackets carry their own allowances, so this is generous

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
-from userdp.accounting.laws import Binomial, Law
+from userdp.accounting.item_count_laws import Binomial, Law
 from userdp.core.environment import library
 
 Ball = Any  # flint.arb or flint.acb: the library ships no types

@@ -27,8 +27,8 @@ from numpy.typing import NDArray
 
 from userdp.core.errors import UseError, kind_of
 from userdp.core.files import OPERATOR_FILE, whole_file
-from userdp.data.meta import StoreMeta
 from userdp.data.splits import HASH_BYTES, Split
+from userdp.data.store_meta import StoreMeta
 
 CHAIN_BYTES = 32
 NO_EXAMPLES = bytes(CHAIN_BYTES)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import erfc, log_ndtr
 
+from userdp.accounting.contour.coarse_grid import LOG_SQRT_2PI, TURN, Side, Split, strip_height
 from userdp.accounting.contour.privacy_loss import (
     Complexes,
     Floats,
@@ -22,7 +23,6 @@ from userdp.accounting.contour.privacy_loss import (
     losses,
     turns_upwards,
 )
-from userdp.accounting.contour.side import LOG_SQRT_2PI, TURN, Side, Split, strip_height
 
 EPS = 2.0**-53
 

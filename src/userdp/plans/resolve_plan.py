@@ -8,12 +8,12 @@ from dataclasses import MISSING, asdict, dataclass, field, fields
 from typing import Any
 
 from userdp.accounting.accountants import Accountant
-from userdp.core.clip import AdaptiveClipping, Clip, ClipForm
+from userdp.core.clip_forms import AdaptiveClipping, Clip, ClipForm
 from userdp.core.errors import UseError
 from userdp.core.vocabulary import PrivacyUnit
 from userdp.noise import Gaussian
 from userdp.plans.frozen_plan import Budget, Plan
-from userdp.plans.preset import Preset, preset, require_signal
+from userdp.plans.preset_defaults import Preset, preset, require_signal
 from userdp.plans.proposal import Proposal, as_plan
 from userdp.sampling import SAMPLINGS, Sampling
 
@@ -46,7 +46,7 @@ class PlanFields:
             (group-privacy-vadhan): more noise for the same epsilon.
         sampling: ``kind``, a name in `userdp.sampling.SAMPLINGS`, users by default; and constants
             of its own.
-        clip: further fields of `userdp.core.clip.Clip`.
+        clip: further fields of `userdp.core.clip_forms.Clip`.
         adaptation: fields of `AdaptiveClipping`; any of them makes the clip norm adapt.
     """
 
@@ -84,7 +84,7 @@ def resolve(
     """The given plan, or the plan of a budget and of single fields; and its preset, if any.
 
     Guarantee: nothing here reads a store. With a budget and a population a preset chooses all other
-    fields (`userdp.plans.preset`), and the noise is the least for the budget. With a noise
+    fields (`userdp.plans.preset_defaults`), and the noise is the least for the budget. With a noise
     multiplier in the budget's place, or a sampling of examples, every field must be given.
 
     Args:

@@ -21,8 +21,8 @@ from userdp.claims import Claim
 from userdp.claims.claims import store_claim
 from userdp.core.errors import UseError
 from userdp.core.vocabulary import delta_up, round_up
-from userdp.data.meta import StateKind
 from userdp.data.splits import Split
+from userdp.data.store_meta import StateKind
 from userdp.data.user_store import UserStore
 from userdp.ledger import StoreLedger
 from userdp.ledger.lines import Charge

@@ -15,6 +15,7 @@ from typing import ClassVar
 
 from userdp.accounting.accountants import Accountant
 from userdp.accounting.bracket import implemented_epsilon
+from userdp.accounting.certified_search import least
 from userdp.accounting.mechanisms import NoisySteps
 from userdp.accounting.private_selection import (
     ACCOUNTANT,
@@ -23,7 +24,6 @@ from userdp.accounting.private_selection import (
     selection_epsilon,
 )
 from userdp.accounting.rdp import has_curve
-from userdp.accounting.roots import least
 from userdp.core.errors import UseError
 from userdp.core.vocabulary import (
     MIXED,

@@ -74,7 +74,7 @@ def clip_form(name: str) -> Callable[[OwnForm], OwnForm]:
     """Register a form of clipping under the name that `Clip` then takes as its ``form``.
 
     Guarantee: each unit adds at most C in norm, whatever the function returns: the engines hold it
-    to that (`userdp.gradients.clipping`). So ε does not depend on it.
+    to that (`userdp.gradients.clip_factors`). So ε does not depend on it.
 
     Args:
         name: not one of `ClipForm`, whose meaning plans rest on.
