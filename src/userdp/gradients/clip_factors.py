@@ -7,8 +7,8 @@ sensitivity, and with it ε, is that of flat clipping at C.
 **Automatic.** :math:`\|g\| \cdot C / (\|g\| + \gamma) < C` for every g: no threshold, the same
 sensitivity, and small gradients keep their order because of γ.
 
-**Forms of your own** (`core.clip_forms.clip_form`). A form says by which factor one unit's gradient is
-multiplied, given its norm and C. It sees no other unit. The factor that is used is at most
+**Forms of your own** (`core.clip_forms.clip_form`). A form says by which factor one unit's gradient
+is multiplied, given its norm and C. It sees no other unit. The factor that is used is at most
 :math:`C / (\|g\| + 10^{-6})`, and 0 where the form gives no finite number of at least 0: so the
 sensitivity is C whatever the form says, and ε does not depend on it.
 
