@@ -156,11 +156,12 @@ def by_division(tape: Tape, x: torch.Tensor) -> int | None:
 
 
 @pytest.mark.pitfall(number=30)
-def test_invariant_3_twin_rows_told_by_division_are_caught(monkeypatch):
+@pytest.mark.parametrize("kind", ["flattened", "routed"])
+def test_invariant_3_twin_rows_told_by_division_are_caught(kind, monkeypatch):
     """Nothing is certified, and no pass is compared with another: rows are told by their count.
 
-    Selected tokens that the rows divide: what is moved hangs on the secret order of the units, so
-    that several questions are asked.
+    Selected tokens that the rows divide, and as many tokens as the pass has in a router's order:
+    what is moved hangs on the secret order of the units, so that several questions are asked.
     """
 
     def uncompared(tape: Tape, known: Calls) -> Proving:
@@ -176,7 +177,7 @@ def test_invariant_3_twin_rows_told_by_division_are_caught(monkeypatch):
     monkeypatch.setattr(batched, "certificate", granted)
     monkeypatch.setattr(choice, "disagreement", lambda task: None)
     cases._models.clear()
-    asked = (answered(Job("flattened", "auto", str(number))) for number in range(0, 80, 2))
+    asked = (answered(Job(kind, "auto", str(number))) for number in range(0, 80, 2))
     assert any(row.get("ratio", 0.0) > 1.01 for row in asked)  # the margin is 0.001
 
 

@@ -1,9 +1,9 @@
 """Random cases: a tiny model, a loss, two to eight units of one to three rows, and a clip norm.
 
 They aim at shapes that coincide: counts of targets that the number of rows divides, one target in
-each row, as many selected tokens as the pass has, rows as many as positions. Each kind is a list of
-models and losses. Of models that draw, the masks are those that the engine itself drew over D,
-recorded row by row, and replayed over D∖u.
+each row, as many selected tokens as the pass has, experts that get all tokens, rows as many as
+positions. Each kind is a list of models and losses. Of models that draw, the masks are those that
+the engine itself drew over D, recorded row by row, and replayed over D∖u.
 """
 
 from __future__ import annotations
@@ -35,6 +35,9 @@ _LINEAR = partial(nn.Linear, models.WIDTH, models.WIDTH)
 _NORM_ON_SELECTED = _toy(
     models.norm_on_selected, norm=lambda: nn.LayerNorm(models.WIDTH), second=_LINEAR
 )
+_EXPERTS_FIRST = _toy(
+    models.experts_first, router=lambda: nn.Linear(models.WIDTH, 3), expert=_LINEAR
+)
 _MASKED: Sequence[Source] = (
     ("gpt2, built-in loss", models.gpt2, causal_lm_loss),
     ("llama, built-in loss", models.llama, causal_lm_loss),
@@ -52,6 +55,14 @@ _FLATTENED: Sequence[Source] = (
     ("toy, last token of each row", _toy(models.pooled), losses.own_rows),
     ("toy, rows sorted by length", _toy(models.sorted_by_length), losses.own_rows),
 )
+_ROUTED: Sequence[Source] = (
+    ("mixtral, 2 of 2 experts", lambda: models.mixtral(2, 2), causal_lm_loss),
+    ("mixtral, 1 of 3 experts", lambda: models.mixtral(3, 1), causal_lm_loss),
+    ("mixtral, adapters of attention", models.mixtral_attention, causal_lm_loss),
+    ("toy, 1 of 2 experts", lambda: models.routed(2, 1), losses.own_rows),
+    ("toy, 2 of 2 experts", lambda: models.routed(2, 2), losses.own_rows),
+    ("toy, experts first", _EXPERTS_FIRST, losses.own_rows),
+)
 _SHARING, _ALONE = (
     tuple(
         (f"{kind}, {rate}", partial(models.drawing, kind, rate), causal_lm_loss)
@@ -64,6 +75,7 @@ _SHARING, _ALONE = (
 KINDS: Mapping[str, Sequence[Source]] = {
     "masked": _MASKED,
     "flattened": _FLATTENED,
+    "routed": _ROUTED,
     "dropout": (*4 * _SHARING, *_ALONE),
 }
 

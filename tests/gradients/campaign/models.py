@@ -28,6 +28,19 @@ def qwen2() -> nn.Module:
     return build("qwen2", **_GATED, tie_word_embeddings=True).eval()
 
 
+def mixtral(experts: int, chosen: int) -> nn.Module:
+    routed = {"num_local_experts": experts, "num_experts_per_tok": chosen}
+    return build("mixtral", **_GATED, **routed).eval()
+
+
+def mixtral_attention() -> nn.Module:
+    """Only attention trains, behind and before frozen experts, as with adapters."""
+    model = mixtral(2, 2)
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_("_proj" in name and "self_attn" in name)
+    return model
+
+
 class OnSelected(nn.Module):
     """A language model whose head sees only the tokens that count."""
 
@@ -114,6 +127,14 @@ def routed(experts: int, chosen: int, room: int | None = None) -> nn.Module:
         router=lambda: nn.Linear(WIDTH, experts),
         experts=lambda: nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(experts)),
     )
+
+
+def experts_first(m: Any, tokens: Tensor, vectors: Tensor, lengths: Tensor) -> Any:
+    """(experts, tokens, width): there may be as many experts as rows."""
+    flat = hidden(m, vectors).view(-1, WIDTH)
+    weights = m.router(flat).softmax(-1).T[..., None]
+    mixed = (m.expert(weights * flat) * weights).sum(0)
+    return m.head(torch.tanh(mixed)).view(*tokens.shape, -1)
 
 
 def batch_mean(m: Any, tokens: Tensor, vectors: Tensor, lengths: Tensor) -> Any:
