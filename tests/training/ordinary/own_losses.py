@@ -59,12 +59,6 @@ def a_loss_of_fixed_rows(model, input_ids, lengths):
     return model(input_ids).mean((1, 2)) * torch.ones(3)
 
 
-def tokens_of_the_whole_batch(model, input_ids, lengths):
-    losses = entropies(model(input_ids), input_ids)
-    real = torch.arange(losses.shape[1]) < lengths[:, None] - 1
-    return (losses * real).sum(1) / real.sum()
-
-
 for a_loss, expected in (
     (label_smoothing, BATCHES),
     (a_flattened_loss, BATCHES),
@@ -72,7 +66,6 @@ for a_loss, expected in (
     (in_bfloat16_autocast, BATCHES),
     (one_number_for_the_batch, "per row|each row|row's loss|shape"),
     (a_loss_of_fixed_rows, "one number per row|size"),
-    (tokens_of_the_whole_batch, "own count of targets|depend on the data of the others"),
 ):
     bodies(expected, a_loss, **{a_loss.__name__: MinGPT})
 bodies(BATCHES, partial(label_smoothing, smoothing=0.2), a_partial=MinGPT)

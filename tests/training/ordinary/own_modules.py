@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import functools
 import math
-import random
 
 import torch
 import torch.nn.functional as F
 from torch import nn
 from torch.optim import AdamW
-from torch.utils.checkpoint import checkpoint
 
 from tests.training.ordinary.script import (
     ALONE,
@@ -85,31 +82,10 @@ class Positions(nn.Module):
         return self.layer(x + self.table[length]).relu()
 
 
-@functools.lru_cache(maxsize=32)
-def cached_mask(length):
-    return torch.full((length, length), float("-inf")).triu(1)
-
-
-class Masked(MinGPT):
-    def forward(self, x):
-        scores = self.norm(x) @ x.transpose(1, 2) + cached_mask(x.shape[1])
-        return x + self.out(F.softmax(scores, dim=-1) @ x)
-
-
-class Counts(nn.Module):
+class Recurrent(nn.Module):
     def __init__(self):
         super().__init__()
-        self.layer, self.calls = nn.Linear(WIDTH, WIDTH), 0
-
-    def forward(self, x):
-        self.calls += 1
-        return self.layer(x).relu()
-
-
-class Recurrent(nn.Module):
-    def __init__(self, kind):
-        super().__init__()
-        self.cells = kind(WIDTH, WIDTH, batch_first=True)
+        self.cells = nn.LSTM(WIDTH, WIDTH, batch_first=True)
 
     def forward(self, x):
         return self.cells(x)[0]
@@ -131,59 +107,10 @@ def weights_tied_by_hand(vocabulary):
     return Script(model=model, loss=next_tokens)
 
 
-class Dropped(nn.Module):
-    """Stochastic depth: a whole layer is left out, by one coin for all rows."""
-
-    def __init__(self, coin):
-        super().__init__()
-        self.layer, self.coin = MinGPT(0.0), coin
-
-    def forward(self, x):
-        if self.training and self.coin() < 0.3:
-            return x
-        return self.layer(x)
-
-
-def a_coin():
-    return float(torch.rand(()))
-
-
-class SoftExperts(nn.Module):
+class Normed(nn.Module):
     def __init__(self):
         super().__init__()
-        self.gate = nn.Linear(WIDTH, 2)
-        self.experts = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(2))
-
-    def forward(self, x):
-        shares = self.gate(x).softmax(-1)
-        every = torch.stack([expert(x) for expert in self.experts], dim=-1)
-        return (every * shares[..., None, :]).sum(-1)
-
-
-class TopExpert(SoftExperts):
-    def forward(self, x):
-        flat = x.reshape(-1, WIDTH)
-        best = self.gate(flat).argmax(-1)
-        out = torch.zeros_like(flat)
-        for number, expert in enumerate(self.experts):
-            mine = (best == number).nonzero().flatten()
-            out = out.index_add(0, mine, expert(flat[mine]))
-        return out.view_as(x)
-
-
-class Checkpointed(nn.Module):
-    def __init__(self, *, reentrant):
-        super().__init__()
-        self.block, self.reentrant = MinGPT(), reentrant
-
-    def forward(self, x):
-        return checkpoint(self.block, x, use_reentrant=self.reentrant)
-
-
-class Normed(nn.Module):
-    def __init__(self, norm):
-        super().__init__()
-        self.norm = norm
+        self.norm = nn.GroupNorm(2, WIDTH)
 
     def forward(self, x):
         rows, length, width = x.shape
@@ -205,25 +132,11 @@ bodies(
     nn_TransformerEncoder=Encoder,
     minGPT_with_dropout=lambda: nn.Sequential(MinGPT(), MinGPT()),
     a_table_kept_in_an_attribute=Positions,
-    a_mask_cached_by_lru_cache=Masked,
-    a_module_that_counts_its_calls=Counts,
     causal_convolutions=lambda: nn.Sequential(Convolved(), Convolved()),
-    experts_that_are_all_asked=SoftExperts,
-    checkpointing=lambda: Checkpointed(reentrant=False),
     weight_norm=lambda: nn.utils.parametrizations.weight_norm(nn.Linear(WIDTH, WIDTH)),
     positions_made_of_parameters=Scaled,
 )
-bodies(
-    ALONE,
-    nn_LSTM=lambda: Recurrent(nn.LSTM),
-    nn_GRU=lambda: Recurrent(nn.GRU),
-    stochastic_depth_by_torch=lambda: Dropped(a_coin),
-    stochastic_depth_by_random=lambda: Dropped(random.random),
-    experts_by_a_router=TopExpert,
-    group_norm=lambda: Normed(nn.GroupNorm(2, WIDTH)),
-)
-bodies("use_reentrant", checkpointing_with_reentrance=lambda: Checkpointed(reentrant=True))
-bodies("batch", nn_BatchNorm=lambda: Normed(nn.BatchNorm1d(WIDTH)))
+bodies(ALONE, nn_LSTM=Recurrent, group_norm=Normed)
 
 
 @script(BATCHES)
