@@ -117,22 +117,6 @@ def test_invariant_13_nothing_is_claimed_on_top_of_adapters_without_privacy(
     assert begun(model).guarantee.epsilon == math.inf
 
 
-@pytest.mark.parametrize(
-    ("steps", "reason"), [(0, "not the weights that the run was begun"), (1, "by another run")]
-)
-def test_invariant_13_a_resumed_run_goes_on_from_no_other_runs_adapters(
-    store, base, begin, tmp_path, steps, reason
-):
-    with begin(model=adapted(base)) as private:
-        take(private, steps)
-    trained(adapted(base), store, tmp_path / "other", PLAN)
-    model, adapter = private._of.model, tmp_path / "other" / "adapter"
-    with begin(model=model, resume=True) as private:
-        peft.set_peft_model_state_dict(model, peft.load_peft_weights(str(adapter)))
-        with pytest.raises(UseError, match=reason):
-            next(iter(private))
-
-
 SINGLE = {"rule": "single", "adjacency": "add-or-remove"}
 
 
