@@ -92,21 +92,24 @@ def entry(name: str, results: Path = RESULTS) -> Entry:
 
 
 def _shares(rows: Sequence[Mapping[str, Any]]) -> str:
-    """By method and G: the gradients that runs took, of those that their plans expected at most.
+    """By method, G and selection: gradients that runs took, of those that plans expect at most.
 
     Users with fewer than G examples give fewer. The least and the greatest mean of such cells.
     """
-    taken: dict[tuple[str, int], dict[str, list[float]]] = {}
+    taken: dict[tuple[str, int, str], dict[str, list[float]]] = {}
     for row in rows:
         own = row["key"]["setting"]
         if row["key"]["run"] != TUNE:
-            cells = taken.setdefault((own["method"], own["group_size"]), {})
+            cells = taken.setdefault((own["method"], own["group_size"], own["selection"]), {})
             share = row["gradients"] / (own["gradients"] * own["steps"])
             cells.setdefault(name_of(own), []).append(share)
     words = []
-    for (method, size), cells in sorted(taken.items()):
+    several = len({selection for _, _, selection in taken}) > 1
+    for (method, size, selection), cells in sorted(taken.items()):
         means = sorted(f"{fmean(shares):.2f}" for shares in cells.values())
-        words.append(f"{method}, G = {size}: {' to '.join(dict.fromkeys((means[0], means[-1])))}")
+        chosen = f", {selection}" if several else ""
+        span = " to ".join(dict.fromkeys((means[0], means[-1])))
+        words.append(f"{method}, G = {size}{chosen}: {span}")
     return "; ".join(words)
 
 

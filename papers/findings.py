@@ -3,9 +3,9 @@
 A figure's table in ``figures.toml`` lists *contrasts*: sums of mean losses of cells (``plus``) less
 others (``minus``), one for each combination of ``each``, with the sign that the paper's sentence
 gives them (``expect``). ``where`` holds fields of all cells of a figure. Of a list in ``minus`` the
-cell of least mean loss is taken. Contrasts of one ``part`` are one part of the sentence; each entry
-of the list is a part of its own by default. What no contrast says is said by a rule of
-`papers.rules`.
+cell of least mean loss is taken, and the difference corrected for that choice. Contrasts of one
+``part`` are one part of the sentence; each entry of the list is a part of its own by default. What
+no contrast says is said by a rule of `papers.rules`.
 """
 
 from __future__ import annotations
@@ -76,16 +76,20 @@ def contrasts_of(table: Mapping[str, Any], losses: Losses) -> list[Contrast]:
     for number, entry in enumerate(table["contrasts"]):
         for chosen in products(entry.get("each", {})):
             cells: list[tuple[float, dict[str, Any]]] = []
+            choices = 1
             for side, sign in (("plus", 1.0), ("minus", -1.0)):
                 for own in entry[side]:
                     fields = {**table.get("where", {}), **chosen, **own}
-                    cell = min(products(fields), key=lambda one: losses.mean(**one).value)
+                    alike = products(fields)
+                    choices *= len(alike)
+                    cell = min(alike, key=lambda one: losses.mean(**one).value)
                     cells.append((sign * entry.get("weight", 1.0), cell))
             last = cells[-1][1]
             epsilon = last.get("epsilon")
             budget = "without privacy" if epsilon is None else f"ε = {epsilon:g}"
             name = entry["name"].format(**last, budget=budget)
-            estimate = losses.contrast(cells, limit=entry.get("limit", 0.0))
+            limit = entry.get("limit", 0.0)
+            estimate = losses.contrast(cells, limit=limit).corrected(choices, limit=limit)
             found.append((name, estimate, {"part": str(number), **entry}))
     return found
 

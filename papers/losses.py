@@ -15,7 +15,7 @@ import json
 import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from scipy import stats
@@ -48,6 +48,13 @@ class Estimate:
 
     def __str__(self) -> str:
         return f"{self.value:+.4f} [{self.low:+.4f}, {self.high:+.4f}]"
+
+    def corrected(self, others: int, *, limit: float = 0.0) -> Estimate:
+        """This difference from the best of so many others, which is the luckiest of them, too.
+
+        So above the limit its p is Bonferroni's.
+        """
+        return replace(self, p=min(1.0, self.p * others)) if self.value > limit else self
 
 
 class Losses:
