@@ -102,13 +102,13 @@ class Checkpoints:
         end = self._clock()
         self._next = end + max(self._config.checkpoint_seconds, _SHARE * (end - begin))
 
-    def restore(self, *, most_steps: int | None) -> int | None:
+    def restore(self, *, most_steps: int) -> int | None:
         """Put the latest one into the model, sharded or not, its optimizer and its average.
 
         A collective: rank 0 reads.
 
         Args:
-            most_steps: attempts charged so far; None for a run without privacy.
+            most_steps: attempts charged so far; without privacy all that are planned.
 
         Returns:
             The step after which it was written; None if there is none.
@@ -134,7 +134,7 @@ class Checkpoints:
         self._optimizer.load_state_dict(kept["optimizer"])
         return int(kept["step"])
 
-    def read(self, *, most_steps: int | None) -> dict[str, Any] | None:
+    def read(self, *, most_steps: int) -> dict[str, Any] | None:
         """The content of the latest one; None if there is none.
 
         Raises:
@@ -161,9 +161,8 @@ class Checkpoints:
             )
         return kept
 
-    def _is_ours(self, kept: Mapping[str, Any], most_steps: int | None) -> bool:
-        taken = most_steps is None or kept["step"] <= most_steps
-        return bool(taken and kept["run_id"] == self._run_id)
+    def _is_ours(self, kept: Mapping[str, Any], most_steps: int) -> bool:
+        return bool(kept["run_id"] == self._run_id and kept["step"] <= most_steps)
 
     def _all(self) -> list[Path]:
         return sorted(self._folder.glob("step-*.pt"))

@@ -30,8 +30,6 @@ def gather_units(
     users: NDArray[np.int64],
     examples: NDArray[np.int64],
     offsets: NDArray[np.int64] | None = None,
-    *,
-    width: int = 0,
 ) -> Units:
     """Examples of a split, as `Units` on the CPU.
 
@@ -40,11 +38,10 @@ def gather_units(
         users: int64 (rows,), positions in ``split``.
         examples: int64 (rows,), each one's position among its user's.
         offsets: int64 (units + 1,), which rows belong to one unit; None for a unit per row.
-        width: least one of the rows as they are padded.
     """
     rows = split.gather(users, examples)
     offsets = np.arange(len(examples) + 1) if offsets is None else offsets
-    return Units.from_flat(rows.tokens, rows.offsets, offsets, rows.targets, width=width)
+    return Units.from_flat(rows.tokens, rows.offsets, offsets, rows.targets)
 
 
 class Collator:
@@ -118,11 +115,10 @@ class Collator:
         """The cohort's rows, one unit per drawn user (ULS) or example (ELS)."""
         if self._drawn is not None:
             rows, offsets = self._drawn(cohort.users)
-            return Units.from_flat(
-                rows.tokens, rows.offsets, offsets, rows.targets, width=self._width
-            )
-        users, examples = cohort.users, self._examples(cohort)
-        return gather_units(self._split, users, examples, cohort.offsets, width=self._width)
+        else:
+            rows = self._split.gather(cohort.users, self._examples(cohort))
+            offsets = cohort.offsets
+        return Units.from_flat(rows.tokens, rows.offsets, offsets, rows.targets, width=self._width)
 
     @property
     def left_out(self) -> int:

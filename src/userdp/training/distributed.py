@@ -16,7 +16,7 @@ One step of P processes:
    operating system of rank 0; each unit is given whole to one process, so that all have about as
    many tokens (`deal`);
 3. each process clips its own units, in float64, and one without a unit contributes zeros. Each
-   tensor of the sum has an *owner*, which gets the sum over all processes (`sum_to_owners`);
+   tensor of the sum has an *owner*, which gets the sum over all processes (`Dealing.together`);
 4. the owner adds noise to its tensors, and hands them to everybody (`SharedNoise`).
 
 Sensitivity (invariant 3): each unit is clipped on one process, so the sum is that of a run in one
@@ -247,13 +247,6 @@ def deal(tokens: NDArray[np.int64], processes: int) -> NDArray[np.int64]:
     return owners
 
 
-def take(cohort: Cohort, units: NDArray[np.bool_]) -> Cohort:
-    """The units of a cohort for which ``units`` is true, as a cohort of their own."""
-    sizes = np.diff(cohort.offsets)
-    rows, offsets = np.repeat(units, sizes), np.concatenate([[0], np.cumsum(sizes[units])])
-    return Cohort(users=cohort.users[rows], examples=cohort.examples[rows], offsets=offsets)
-
-
 class Dealing:
     """Deals each step's cohort out to the processes, and adds their clipped sums up.
 
@@ -279,7 +272,9 @@ class Dealing:
         parts = (cohort.users, cohort.examples, cohort.offsets, owners)
         self._digest = hashlib.sha256(b"".join(part.tobytes() for part in parts)).digest()
         self._units = cohort.units
-        return take(cohort, owners == self._world.rank)
+        own, sizes = owners == self._world.rank, np.diff(cohort.offsets)
+        rows, offsets = np.repeat(own, sizes), np.concatenate([[0], np.cumsum(sizes[own])])
+        return Cohort(users=cohort.users[rows], examples=cohort.examples[rows], offsets=offsets)
 
     def together(
         self, summed: ClippedSum, rows: int, *, scattered: bool = False
@@ -289,7 +284,8 @@ class Dealing:
         Norms, losses and counts are those of all units, on every process.
 
         Args:
-            summed: of this process's part.
+            summed: of this process's part; its tensors are contiguous and float64, with the same
+                names, shapes and order on all processes.
             rows: that this process clipped.
             scattered: the values are already this process's parts of the whole sum (a sharded
                 model), and stay as they are.
@@ -308,7 +304,8 @@ class Dealing:
                 hint="the step stays charged; start all processes with the same command",
             )
         if not scattered:
-            sum_to_owners(self._world, summed.value)
+            for name, owner in owners(summed.value, self._world.size).items():
+                self._world.reduce(summed.value[name], to=owner)
         whole, *others = parts
         for other in others:
             whole.append(other)
@@ -328,17 +325,6 @@ def owners(value: Mapping[str, Tensor], processes: int) -> dict[str, int]:
     return dict(zip(value, deal(sizes, processes).tolist(), strict=True))
 
 
-def sum_to_owners(world: World, value: Mapping[str, Tensor]) -> None:
-    """Add every process's tensors up, in place, each on its owner.
-
-    Args:
-        world: the processes.
-        value: contiguous and float64; the same names, shapes and order on all processes.
-    """
-    for name, owner in owners(value, world.size).items():
-        world.reduce(value[name], to=owner)
-
-
 def owners_to_all(
     world: World, value: Mapping[str, Tensor], *, short: frozenset[str] = frozenset()
 ) -> None:
@@ -346,7 +332,7 @@ def owners_to_all(
 
     Args:
         world: the processes.
-        value: as of `sum_to_owners`.
+        value: contiguous; the same names, shapes and order on all processes.
         short: names of tensors that travel in float32. Afterwards all processes, the owner among
             them, hold the rounded numbers.
     """
@@ -384,7 +370,7 @@ class SharedNoise(NoiseSource):
         """Noise for what this process owns of ``value``; then everybody's, on every process.
 
         Args:
-            value: summed by `sum_to_owners`; of a sharded model this process's parts.
+            value: summed by `Dealing.together`; of a sharded model this process's parts.
             noise_std: as of `NoiseSource.add_`.
         """
         if self._sharded.issuperset(value):

@@ -202,7 +202,7 @@ def _take_steps(
     run_id = world.on_rank_zero(lambda: RunRecord.read(folder.path).run_id)
     checkpoints = Checkpoints(folder.checkpoints, run_id, model, optimizer, average, config)
     if isinstance(run, PlainRun):
-        run.done = checkpoints.restore(most_steps=None) or 0
+        run.done = checkpoints.restore(most_steps=plan.steps) or 0
     else:
         run.require_checkpoint(checkpoints.restore(most_steps=run.done))
 

@@ -22,7 +22,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any, NamedTuple
@@ -33,6 +33,7 @@ import torch
 from numpy.typing import NDArray
 from scipy import stats
 from torch import Tensor, nn
+from torch.nn.utils import get_total_norm
 
 from userdp.core.vocabulary import require_count
 from userdp.gradients import ENGINES, Engine, Units, causal_lm_loss, trainable_parameters
@@ -184,7 +185,7 @@ class Scene:
                 losses.mean(), list(parameters.values()), allow_unused=True, materialize_grads=True
             )
             gradient = {n: one.cpu().double() for n, one in zip(parameters, found, strict=True)}
-            norms.append(_norm(gradient))
+            norms.append(float(get_total_norm(gradient.values())))
             for name, part in gradient.items():
                 total[name] += part / norms[-1]
         self.l2_clip_norm = min(norms) / 2
@@ -216,10 +217,6 @@ class Scene:
         return {name: value.cpu() for name, value in total.value.items()}
 
 
-def _norm(value: Mapping[str, Tensor]) -> float:
-    return math.sqrt(sum(float(part.square().sum()) for part in value.values()))
-
-
 def _apart(world: World, what: str, value: object) -> tuple[str, int, int]:
     """The number of processes with another ``value`` than process 0, as a `Measured` has it."""
     every = world.all_gather_object(value)
@@ -241,9 +238,9 @@ def gradients(scene: Scene, engine: Engine) -> Iterator[Measured]:
     last = len(scene.units) - 1
     for unit, others in ((0, (1, last + 1)), (last, (0, last))):
         rest = scene.sum_of(engine, scene.units.select(*others))
-        moved = _norm({name: total[name] - rest[name] for name in total}) / scene.l2_clip_norm
+        moved = float(get_total_norm(total[name] - rest[name] for name in total))
         what = f"how far leaving unit {unit} out moved the sum, over C"
-        yield Measured("sensitivity", what, moved, _AT_MOST)
+        yield Measured("sensitivity", what, moved / scene.l2_clip_norm, _AT_MOST)
 
 
 def machine(scene: Scene) -> Iterator[Measured]:
