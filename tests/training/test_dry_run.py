@@ -5,6 +5,7 @@ import pytest
 import userdp
 from tests.plans import uls_plan
 from tests.training.toy import CONFIG, run_all, sgd, toy_model
+from userdp.cli.output import in_words
 from userdp.core.codec import plain
 from userdp.core.errors import FailureError, UseError
 from userdp.training import checks_before_charge
@@ -33,16 +34,16 @@ def test_a_dry_run_writes_nothing_and_foresees_the_claims(store, dried, tmp_path
     dry = private.forecast
     assert bytes_under(tmp_path) == before
     assert not out.exists()
-    assert dry.noise_multiplier == PLAN.noise.multiplier
-    assert 2**25 < dry.bytes < 2**38  # of this process
-    assert dry.seconds == dry.seconds_per_step * PLAN.steps > 0
+    assert dry["noise_multiplier"] == PLAN.noise.multiplier
+    assert 2**25 < dry["bytes"] < 2**38  # of this process
+    assert dry["seconds"] == dry["seconds_per_step"] * PLAN.steps > 0
     run_all(model, store, PLAN, out)
-    assert userdp.claim(out).guarantee.epsilon == dry.claim["epsilon"]
-    assert userdp.claim(store.path).guarantee == dry.store.guarantee
+    assert userdp.claim(out).guarantee.epsilon == dry["claim"]["epsilon"]
+    assert userdp.claim(store.path).guarantee == dry["store"].guarantee
     after = bytes_under(tmp_path)
     again = dried(model, "other").forecast
     assert bytes_under(tmp_path) == after
-    assert again.store.guarantee.epsilon > dry.store.guarantee.epsilon
+    assert again["store"].guarantee.epsilon > dry["store"].guarantee.epsilon
     with pytest.raises(UseError, match="there is a run at"):
         dried(model)
 
@@ -66,8 +67,10 @@ def test_the_trainer_has_it_too_and_a_run_without_privacy_has_none(store, tmp_pa
         {"out": tmp_path / "run", "config": CONFIG, "dry_run": True},
         bytes_under(tmp_path),
     )
-    told = plain(userdp.train(store, PLAN, **how))
+    answer = userdp.train(store, PLAN, **how)
+    told = plain(answer)
     assert told["claim"]["epsilon"] == told["store"]["epsilon"]
+    assert "the store claims" in next(in_words(answer, "train", told))
     with pytest.raises(UseError, match="no claim"):
         userdp.train(store, userdp.PlainPlan(steps=1, batch_size=2), **how)
     assert bytes_under(tmp_path) == before

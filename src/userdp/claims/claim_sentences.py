@@ -185,5 +185,23 @@ def foreseen_in_words(claim: Mapping[str, Any]) -> str:
     return f"{parts}: {_up(claim)} in all, delta {delta_up(claim['delta'], 3)}, per user"
 
 
+def dry_run_in_words(dry_run: Mapping[str, Any]) -> str:
+    """What a run would cost and claim, as its dry run found."""
+    claim, paid = dry_run["claim"], dry_run["store"].guarantee
+    return "\n".join(
+        [
+            "A dry run: nothing was charged, and nothing was written.",
+            f"noise multiplier  {dry_run['noise_multiplier']:.4g}",
+            f"time              {dry_run['seconds_per_step']:.3g} s a step, {dry_run['steps']} "
+            f"steps: {dry_run['seconds'] / 60:.3g} minutes, measured on made-up rows",
+            f"memory            {dry_run['bytes'] / 2**20:,.0f} MiB with a full pass, measured; "
+            "the optimizer's state comes on top",
+            f"the model claims  {foreseen_in_words(claim)}",
+            *(f"                  provided that {one}" for one in claim["conditions"]),
+            f"the store claims  epsilon {round_up(paid.epsilon)}, delta {delta_up(paid.delta, 3)}",
+        ]
+    )
+
+
 def _up(price: Mapping[str, Any]) -> str:
     return "no epsilon" if price["epsilon"] is None else f"epsilon {round_up(price['epsilon'])}"

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table as Drawn
 
 from userdp.claims import Claim
-from userdp.claims.claim_sentences import foreseen_in_words
+from userdp.claims.claim_sentences import dry_run_in_words, foreseen_in_words
 from userdp.core.codec import plain
 from userdp.core.vocabulary import delta_up, round_up
 from userdp.reporting.facts import parts_of_claim
@@ -90,6 +90,7 @@ _WORDS.globals |= {
     "only": lambda names, of: _with_keys(of, lambda key: key in names.split()),
     "without": lambda names, of: _with_keys(of, lambda key: key not in names.split()),
     "named": lambda name, of: [{name: key, **row} for key, row in of.items()],
+    "dry_run": dry_run_in_words,
     "foreseen": foreseen_in_words,
     "round_up": round_up,
 }

@@ -20,7 +20,6 @@ if TYPE_CHECKING:  # what the help does not need is imported where it is used
     from userdp.data.user_store import UserStore
     from userdp.plans import Plan
     from userdp.plans.proposal import Proposal
-    from userdp.training.checks_before_charge import DryRun
 
     AnyPlan = Plan | Proposal | PlainPlan | str | os.PathLike[str]
 
@@ -97,7 +96,7 @@ def train(
     config: TrainConfig | None = None,
     progress: Progress | None = None,
     **fields: Annotated[Any, sections],
-) -> Run | DryRun | dict[str, Any] | None:
+) -> Run | dict[str, Any] | None:
     """Fine-tune a model with user-level differential privacy.
 
     A budget suffices: from epsilon and population a preset chooses all else, without a look at the

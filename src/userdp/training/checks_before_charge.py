@@ -13,20 +13,17 @@ from __future__ import annotations
 
 import resource
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import nn
 from torch.utils.benchmark import Timer
 
-from userdp.claims import Claim
-from userdp.claims.claim_sentences import foreseen_in_words
 from userdp.claims.claims import foreseen, store_claim
 from userdp.core.errors import FailureError, UseError, ran_out_of_memory, warn
-from userdp.core.vocabulary import Adjacency, delta_up, round_up
+from userdp.core.vocabulary import Adjacency
 from userdp.data.splits import SplitRule
 from userdp.data.user_store import UserStore, require_intact
 from userdp.gradients import Units
@@ -169,55 +166,22 @@ def made_up_units(model: nn.Module, units: int, rows: int, seq_len: int, *, mask
 # The dry run.
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class DryRun:
-    """What a run would cost and claim. Its ``str`` says it in words.
-
-    Args:
-        noise_multiplier: sigma.
-        steps: T.
-        seconds_per_step: the clipped sum of an expected cohort, measured on made-up rows, and
-            without the optimizer's update.
-        seconds: of the whole run.
-        bytes: the most memory held until the end of a full pass of made-up rows, measured: that of
-            tensors on a GPU, else that of this process. An optimizer's state is not in it.
-        claim: of the model, as `userdp.claims.claims.foreseen` has it; with its ``conditions``, as
-            far as they are known before the run, in words.
-        store: what the store's people will have paid then.
-    """
-
-    noise_multiplier: float
-    steps: int
-    seconds_per_step: float
-    seconds: float
-    bytes: int
-    claim: Mapping[str, Any]
-    store: Claim
-
-    def __str__(self) -> str:
-        paid = self.store.guarantee
-        return "\n".join(
-            [
-                "A dry run: nothing was charged, and nothing was written.",
-                f"noise multiplier  {self.noise_multiplier:.4g}",
-                f"time              {self.seconds_per_step:.3g} s a step, {self.steps} steps: "
-                f"{self.seconds / 60:.3g} minutes, measured on made-up rows",
-                f"memory            {self.bytes / 2**20:,.0f} MiB with a full pass, measured; the "
-                "optimizer's state comes on top",
-                f"the model claims  {foreseen_in_words(self.claim)}",
-                *(f"                  provided that {one}" for one in self.claim["conditions"]),
-                f"the store claims  epsilon {round_up(paid.epsilon)}, "
-                f"delta {delta_up(paid.delta, 3)}",
-            ]
-        )
-
-
-def dry_run_of(of: Training, mechanism: StepMechanism) -> DryRun:
+def dry_run_of(of: Training, mechanism: StepMechanism) -> dict[str, Any]:
     """The cost and the claim of a run that was made and not opened.
 
     Args:
         of: the training, as it would be written down.
         mechanism: of its steps.
+
+    Returns:
+        ``noise_multiplier`` and ``steps`` of the plan; ``seconds_per_step``, measured by the
+        clipped sum of an expected cohort of made-up rows, without the optimizer's update;
+        ``seconds`` of the whole run; ``bytes``, the most memory held until the end of a full pass
+        of made-up rows, measured (of tensors on a GPU, else of this process), without an
+        optimizer's state; ``claim`` of the model, as `userdp.claims.claims.foreseen` has it, with
+        its ``conditions`` in words, as far as they are known before the run; and ``store``, the
+        `Claim` of what its people will have paid then. All of it is said in words by
+        `userdp.claims.claim_sentences.dry_run_in_words`.
 
     Raises:
         UseError: as opening it would.
@@ -234,15 +198,15 @@ def dry_run_of(of: Training, mechanism: StepMechanism) -> DryRun:
     told = [one.in_words for one in of.base.conditions] if of.base else []
     claim = {**foreseen(history, plan, base=of.base, at=at), "conditions": told}
     seconds = _seconds_per_step(of, mechanism)
-    return DryRun(
-        noise_multiplier=plan.noise.multiplier,
-        steps=plan.steps,
-        seconds_per_step=seconds,
-        seconds=seconds * plan.steps,
-        bytes=_most_bytes(mechanism.device),
-        claim=claim,
-        store=store_claim(after),
-    )
+    return {
+        "noise_multiplier": plan.noise.multiplier,
+        "steps": plan.steps,
+        "seconds_per_step": seconds,
+        "seconds": seconds * plan.steps,
+        "bytes": _most_bytes(mechanism.device),
+        "claim": claim,
+        "store": store_claim(after),
+    }
 
 
 def _most_bytes(device: torch.device) -> int:

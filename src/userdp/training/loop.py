@@ -27,7 +27,7 @@ from userdp.ledger import RunFolder, RunRecord, StoreLedger
 from userdp.plans import Plan
 from userdp.training.causal_models import enable_checkpointing, load_model
 from userdp.training.checkpoints import Checkpoints
-from userdp.training.checks_before_charge import DryRun, dry_run_of
+from userdp.training.checks_before_charge import dry_run_of
 from userdp.training.config import (
     PlainPlan,
     PrivateOptions,
@@ -81,7 +81,7 @@ def train(
     unsafe_seeds: UnsafeSeeds = _SECRET,
     watched: Watched | None = None,
     optimizer: Callable[[nn.Module, TrainConfig], torch.optim.Optimizer] = build_optimizer,
-) -> DryRun | None:
+) -> dict[str, Any] | None:
     """Train a model on a store's training split and release it in ``out``.
 
     Guarantee: with a `Plan`, what lies in ``out/model`` and in the shareable files satisfies

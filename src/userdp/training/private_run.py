@@ -32,6 +32,7 @@ from typing import Any, Self
 import torch
 from torch import nn
 
+from userdp.claims.claim_sentences import dry_run_in_words
 from userdp.claims.lineage import Lineage
 from userdp.claims.released_files import bound_files
 from userdp.core import interrupts
@@ -147,7 +148,7 @@ def make_private(
     if not dry_run:
         return run.open()
     run.forecast = dry_run_of(run.described(), run.mechanism)
-    print(run.forecast)
+    print(dry_run_in_words(run.forecast))
     return run
 
 
@@ -223,7 +224,7 @@ class PrivateRun:
         self._weights = KnownWeights(model, resumes=of.resume)
         if of.train is None and self._weights.frozen is not None:
             self._identity["frozen weights"] = self._weights.frozen  # `userdp train` compares it
-        self.forecast: object = None  # of a dry run, which takes no step
+        self.forecast: dict[str, Any] | None = None  # of a dry run, which takes no step
         self.done = 0
         self._moved, self._finished, self._closed = False, False, True
         self._settled: str | None = None  # the digest of the weights, once the run is finished
