@@ -12,7 +12,6 @@ import pytest
 from tests.accounting.oracles import GOLDEN, mechanism_of, one_way
 from tests.mechanisms import truncated
 from userdp.accounting.mechanisms import binomial_steps
-from userdp.core.errors import UseError
 
 pytestmark = pytest.mark.filterwarnings("error")
 
@@ -90,17 +89,3 @@ def test_forgetting_the_truncation_is_caught_on_a_small_data_set():
     untruncated = binomial_steps(sampling_probability=0.9, noise_multiplier=0.7, steps=1)
     assert worst > untruncated.delta(2.0).upper + 0.05
     assert worst <= truncated(untruncated, cap=1, most_units=2).delta(2.0).upper
-
-
-def test_truncation_at_the_population_costs_nothing_and_too_much_is_refused():
-    base = binomial_steps(sampling_probability=0.01, noise_multiplier=1.0, steps=100)
-    never = truncated(base, cap=500, most_units=500)
-    assert never.overflow == 0
-    assert never.epsilon(1e-6).upper == pytest.approx(base.epsilon(1e-6).upper, rel=1e-9)
-    some = truncated(base, cap=30, most_units=500)
-    assert some.overflow > 0
-    assert some.epsilon(1e-6).upper >= base.epsilon(1e-6).upper
-    found = some.epsilon(1e-6)
-    assert some.delta(found.upper).upper <= 1e-6 * (1 + 1e-6)
-    with pytest.raises(UseError, match="overflows"):
-        truncated(base, cap=6, most_units=500).epsilon(1e-6)

@@ -7,8 +7,6 @@ import math
 
 import mpmath
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from tests.accounting.oracles import GOLDEN, mechanism_of
 from tests.speed import fast_then_slow
@@ -87,15 +85,6 @@ def test_the_upper_bound_of_delta_is_above_the_oracle(case):
     upper = rdp.delta_of_curve(curve, case["epsilon"])
     for direction in ("remove", "add"):
         assert upper >= float(case[direction]["delta"] or 0)
-
-
-@settings(max_examples=25, derandomize=True, deadline=None)
-@given(st.integers(2, 12), st.floats(1e-4, 0.9), st.floats(0.5, 10), st.integers(1, 16))
-def test_lemma_1_holds(order, p, sigma, group_size):
-    """ELS with K examples and noise Kσ against ULS with noise σ (Charles et al. 2024, Lemma 1)."""
-    left = both(order, p, group_size * sigma, group_size)[0]
-    right = both(order, p, sigma, 1)[0]
-    assert left <= right * (1 + 1e-9) + 1e-12
 
 
 def test_without_an_order_nothing_is_claimed():

@@ -52,15 +52,6 @@ def test_every_stage_leaves_what_it_says(place, result, capsys) -> None:
     assert f"{result['loss_after']:.4f}" not in public, "losses are for the operator only"
 
 
-def test_what_lies_at_the_place_stays(tmp_path, userdp) -> None:
-    file = tmp_path / "thesis.txt"
-    file.write_text("years of work", encoding="utf-8")
-    for out in (tmp_path, file):
-        assert userdp("demo", "--out", out)[0] == 2
-    assert list(tmp_path.iterdir()) == [file]
-    assert file.read_text(encoding="utf-8") == "years of work"
-
-
 def test_the_demos_plan_is_the_presets_within_epsilon_8() -> None:
     plan, chosen = resolve(chosen=PlanFields(**demo.TRAINED))
     assert 7.9 < plan.guarantee().epsilon <= 8

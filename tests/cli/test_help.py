@@ -15,8 +15,8 @@ LOADED = """
 import sys
 from userdp.cli.app import run
 run(sys.argv[1:])
-slow = {"torch", "transformers", "scipy", "numpy", "matplotlib", "pyarrow", "jinja2", "rich"}
-print(sorted(slow & set(sys.modules)), file=sys.stderr)
+slow = "torch transformers scipy numpy pandas duckdb matplotlib pyarrow jinja2 rich"
+print(sorted({*slow.split()} & set(sys.modules)), file=sys.stderr)
 """
 
 

@@ -100,17 +100,13 @@ def _repository(folder: Path, draw: random.Random) -> None:
 
 def write_llama(folder: Path) -> None:
     """A tiny Llama-style model with a tokenizer, in the format of `transformers`."""
-    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+    from transformers import LlamaConfig, LlamaForCausalLM
 
-    from tests.words import write_tokenizer
+    from tests.huggingface.toy import toy_tokenizer
 
     config = LlamaConfig(
         vocab_size=32, hidden_size=16, intermediate_size=32, num_hidden_layers=1,
         num_attention_heads=2, num_key_value_heads=2, max_position_embeddings=128,
     )  # fmt: skip
     LlamaForCausalLM(config).save_pretrained(folder)
-    tokens = write_tokenizer(folder / "tokenizer.json")
-    tokenizer = PreTrainedTokenizerFast(
-        tokenizer_file=str(tokens), eos_token="<|endoftext|>", unk_token="[UNK]"
-    )
-    tokenizer.save_pretrained(folder)
+    toy_tokenizer(folder).save_pretrained(folder)
