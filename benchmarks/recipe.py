@@ -219,7 +219,7 @@ def train(
     people = np.random.default_rng(setting.seed)
     noise = torch.Generator().manual_seed(setting.seed)
     model = add_adapters(base, config)
-    optimizer = optimizer_named(setting.optimizer, noise_std=noise_std)(model, config)
+    optimizer = optimizer_named(model, config, name=setting.optimizer, noise_std=noise_std)
     average = WeightAverage(model, AVERAGING)
     parameters = list(trainable_parameters(model).values())
     draw = units_of(split, setting, people)

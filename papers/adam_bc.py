@@ -18,7 +18,7 @@ Correction)", Algorithm 1.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 import torch
 from torch import nn
@@ -72,14 +72,10 @@ class AdamBC(torch.optim.Optimizer):
 
 
 def optimizer_named(
-    name: str, *, noise_std: float
-) -> Callable[[nn.Module, TrainConfig], torch.optim.Optimizer]:
-    """What builds AdamBC by its name, and the optimizer of the configuration by any other."""
-
-    def build(model: nn.Module, config: TrainConfig) -> torch.optim.Optimizer:
-        if name != ADAM_BC:
-            return build_optimizer(model, config)
-        parameters = trainable_parameters(model).values()
-        return AdamBC(parameters, lr=config.learning_rate, noise_std=noise_std)
-
-    return build
+    model: nn.Module, config: TrainConfig, *, name: str, noise_std: float
+) -> torch.optim.Optimizer:
+    """AdamBC by its name, and the optimizer of the configuration by any other."""
+    if name != ADAM_BC:
+        return build_optimizer(model, config)
+    parameters = trainable_parameters(model).values()
+    return AdamBC(parameters, lr=config.learning_rate, noise_std=noise_std)

@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
 from papers.drawing import Figure, Row, panels, save
-from papers.images import LeafCNN, digits, number_tokenizer
+from papers.images import SIDE, ImageNetwork, digits
 from papers.published import (
     HIGRADAVG,
     LOCAL_GROUP,
@@ -36,8 +36,7 @@ from papers.published import (
     flaws_of,
 )
 from userdp.federated.algorithms import Declared
-from userdp.federated.federation_plan import FederationPlan
-from userdp.federated.silo import build_model
+from userdp.federated.federation_plan import FederationPlan, ModelSpec
 from userdp.federated.simulation import HELD_OUT, spread
 from userdp.plans import Budget, Plan
 from userdp.sampling.base import Indices
@@ -189,7 +188,6 @@ def plan_of(
     items, subjects = (
         max(100, int(round(n / size.silos, -2))) for n in (left, len(data.group_sizes))
     )
-    tokenizer = number_tokenizer()
     constants: dict[str, Any] = {
         "declared": Declared(
             items_per_silo=items,
@@ -206,13 +204,8 @@ def plan_of(
         "silos_per_subject": size.silos,
         "rounds": size.planned_rounds,
         "learning_rate": 1.0,
-        "model": LeafCNN(
-            tokenizer_sha256=tokenizer.sha256,
-            vocab_size=tokenizer.vocab_size,
-            seq_len=65,
-            width=size.width,
-            classes=10,
-        ),
+        # The network is made by `curve`: nothing of a plan's price asks for it.
+        "model": ModelSpec(tokenizer_sha256="", vocab_size=256, seq_len=1 + SIDE**2),
     }
     if accounting in REDUCTIONS:
         return Published.calibrated(reduction=REDUCTIONS[accounting], **constants)
@@ -270,7 +263,7 @@ def curve(
     local = plan.local if isinstance(plan.local, Plan) else None
     if is_capped(algorithm, accounting):
         data = data.capped(size.cap)
-    model, _ = build_model(replace(plan.model, seed=seed))
+    model = ImageNetwork(width=size.width, seed=seed)
     cell = int.from_bytes(hashlib.sha256(f"{algorithm} {bool(published)}".encode()).digest()[:4])
     draw = np.random.default_rng([seed, 2, cell, plan.rounds])
     noise = torch.Generator().manual_seed(int(draw.integers(2**62)))

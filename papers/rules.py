@@ -179,13 +179,7 @@ def alike_gains(_: Losses, rows: Sequence[Row], table: Mapping[str, Any]) -> Fin
     """
     gaps: list[Contrast] = []
     for epsilon in (0.5, 4.0, 64.0):
-        uls, els = (
-            [
-                without - with_own
-                for without, with_own in map(personalized, measured(rows, method, epsilon))
-            ]
-            for method in ("uls", "els")
-        )
+        uls, els = (_gains(rows, method, epsilon) for method in ("uls", "els"))
         if min(len(uls), len(els)) < 2:
             raise LookupError(f"too few runs at epsilon {epsilon}")
         welch = stats.ttest_ind(uls, els, equal_var=False)
@@ -202,15 +196,15 @@ def alike_gains(_: Losses, rows: Sequence[Row], table: Mapping[str, Any]) -> Fin
     return finding_of(gaps, f"gain in nats a token (alike: within {NEAR:g}): {{words}}")
 
 
-def measured(rows: Sequence[Row], method: str, epsilon: float) -> list[Row]:
-    """The rows of a cell's measured runs."""
-    return [
-        row
-        for row in rows
-        if row["key"]["run"] != TUNE
-        and row["key"]["setting"]["method"] == method
-        and row["key"]["setting"]["epsilon"] == epsilon
-    ]
+def _gains(rows: Sequence[Row], method: str, epsilon: float) -> list[float]:
+    """What personalization gives the model of each measured run of a cell."""
+    own = (row for row in rows if row["key"]["run"] != TUNE)
+    pairs = (
+        personalized(row)
+        for row in own
+        if (row["key"]["setting"]["method"], row["key"]["setting"]["epsilon"]) == (method, epsilon)
+    )
+    return [without - with_own for without, with_own in pairs]
 
 
 RULES: Mapping[str, Callable[[Losses, Sequence[Row], Mapping[str, Any]], Finding]] = {

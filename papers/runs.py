@@ -13,6 +13,7 @@ import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -179,8 +180,8 @@ def run_one(campaign: Campaign, setting: Setting, rate: float, name: str) -> Row
     store = campaign.store(setting.text)
     begin = time.monotonic()
     scale = plan.denominator * (plan.clip.l2_norm if plan.clip.divided else 1.0)
-    built = optimizer_named(setting.optimizer, noise_std=plan.noise_std / scale)
-    train(store, plan, config, out=out, options=RunOptions(scores=scores), optimizer=built)
+    build = partial(optimizer_named, name=setting.optimizer, noise_std=plan.noise_std / scale)
+    train(store, plan, config, out=out, options=RunOptions(scores=scores), optimizer=build)
     trained = time.monotonic() - begin
     split = store.split(Split.HELD_OUT_USERS)
     model = read_model(str(out / "model"))

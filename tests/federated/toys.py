@@ -1,16 +1,19 @@
 """Small plans, silos and federations, over items that are their own gradients."""
 
 from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import ClassVar
 
 import numpy as np
 import torch
 from torch import nn
 
-from papers.images import number_tokenizer
 from tests.data.corpora import ListSource
+from tests.words import write_tokenizer
 from userdp.data.pipeline import prepare_store
 from userdp.data.records import Record
+from userdp.data.store_tokenizer import StoreTokenizer
 from userdp.federated.algorithms import ALGORITHMS, Declared
 from userdp.federated.federation_plan import PLAN_FILE, STORE, FederationPlan, ModelSpec
 from userdp.federated.silo import Silo, build_model
@@ -19,11 +22,13 @@ from userdp.noise import Gaussian
 from userdp.plans import Budget, Plan
 
 PRIVATE = [name for name in ALGORITHMS if name != "fedavg"]
-NUMBERS = number_tokenizer()
+with TemporaryDirectory() as _folder:
+    _file = write_tokenizer(Path(_folder) / "tokenizer.json", [str(n) for n in range(-5, 6)])
+    NUMBERS = StoreTokenizer.load(_file).with_end(None)
 FACTS = {"tokenizer_sha256": NUMBERS.sha256, "vocab_size": NUMBERS.vocab_size}
 WIDTH = 6
-ZERO_TOKEN = 5
-"""Token t stands for the number t - 5."""
+ZERO_TOKEN = 7
+"""Token t stands for the number t - 7: two are no numbers."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,7 +100,7 @@ class Items:
 
     def records(self):
         return [
-            Record(f"s{who:03d}".encode(), " ".join(map(str, row + ZERO_TOKEN)).encode())
+            Record(f"s{who:03d}".encode(), " ".join(map(str, row)).encode())
             for who, row in zip(self.subjects, self.rows, strict=True)
         ]
 
