@@ -43,7 +43,7 @@ demo: $(RUNTIME)  ## prepare, train by the preset, evaluate and report, in about
 	$(BIN)/userdp demo --out $(DEMO)
 
 # The linters run beside the tests, and say what they found behind them.
-test: $(STAMP)  ## linters, type checker, import rules, and a fast test of every kind, in about eight minutes
+test: $(STAMP)  ## linters, type checker, import rules, and a fast test of every kind, in about five minutes
 	@mkdir -p runs; $(MAKE) --no-print-directory lint > runs/lint.txt 2>&1 & lint=$$!; \
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -m "not slow" $(PYTEST_FLAGS); tests=$$?; \
 	wait $$lint; linted=$$?; cat runs/lint.txt; exit $$((tests + linted))
