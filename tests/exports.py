@@ -32,9 +32,3 @@ def make_key(folder: Path, name: str = "key") -> tuple[Path, Path]:
         public.public_bytes(pem.Encoding.PEM, pem.PublicFormat.SubjectPublicKeyInfo)
     )
     return places
-
-
-def modes(folder: Path) -> set[tuple[str, int]]:
-    """The kinds of what is in a folder, itself included, with their modes."""
-    places = [folder, *folder.rglob("*")]
-    return {("folder" if one.is_dir() else "file", one.stat().st_mode & 0o777) for one in places}
