@@ -32,6 +32,12 @@ def llama(vocabulary):
     return transformers.LlamaForCausalLM(transformers.LlamaConfig(**shape))
 
 
+def resized(vocabulary):
+    model = gpt2(vocabulary - 5)
+    model.resize_token_embeddings(vocabulary)
+    return model
+
+
 def checkpointed(vocabulary):
     model = gpt2(vocabulary)
     model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
@@ -50,7 +56,9 @@ HEAD = {"target_modules": ["c_attn"], "modules_to_save": ["lm_head"]}
 models(
     BATCHES,
     gpt2_from_a_configuration=gpt2,
+    gpt2_without_dropout=partial(gpt2, resid_pdrop=0, embd_pdrop=0, attn_pdrop=0),
     llama_from_a_configuration=llama,
+    embeddings_resized=resized,
     gradient_checkpointing_enable=checkpointed,
     lora_on_all_linear_layers=adapted(
         llama, peft.LoraConfig(r=4, target_modules="all-linear", lora_dropout=0.05)

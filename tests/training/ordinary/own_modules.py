@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import math
 
 import torch
 import torch.nn.functional as F
 from torch import nn
 from torch.optim import AdamW
+from torch.utils.checkpoint import checkpoint
 
 from tests.training.ordinary.script import (
     ALONE,
@@ -66,26 +68,63 @@ class MinGPT(nn.Module):
         return x + self.mlp(self.norm2(x))
 
 
-class Positions(nn.Module):
-    """Sines of the places, in a table that is kept in an attribute once it is made."""
+class Rotary(MinGPT):
+    """Places by turning pairs of numbers; the table is kept in an attribute once it is made."""
 
     def __init__(self):
         super().__init__()
-        self.layer, self.table = nn.Linear(WIDTH, WIDTH), {}
+        self.table = {}
 
     def forward(self, x):
         length = x.shape[1]
         if length not in self.table:
-            self.table[length] = torch.sin(
-                torch.arange(length)[:, None] / torch.arange(1, 1 + WIDTH)
-            )
-        return self.layer(x + self.table[length]).relu()
+            angles = torch.arange(length)[:, None] / torch.arange(1, 1 + WIDTH // 2)
+            self.table[length] = angles.cos(), angles.sin()
+        (cos, sin), (a, b) = self.table[length], x.chunk(2, dim=-1)
+        return super().forward(torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1))
+
+
+@functools.lru_cache(maxsize=32)
+def cached_mask(length):
+    return torch.full((length, length), float("-inf")).triu(1)
+
+
+class Masked(MinGPT):
+    def forward(self, x):
+        scores = self.norm(x) @ x.transpose(1, 2) + cached_mask(x.shape[1])
+        return x + self.out(F.softmax(scores, dim=-1) @ x)
+
+
+class Counts(MinGPT):
+    calls = 0
+
+    def forward(self, x):
+        self.calls += 1
+        return super().forward(x)
+
+
+class StochasticDepth(MinGPT):
+    """The whole layer is left out, by one coin for all rows."""
+
+    def forward(self, x):
+        return x if self.training and torch.rand(()) < 0.3 else super().forward(x)
+
+
+class Checkpointed(MinGPT):
+    reentrant = False
+
+    def forward(self, x):
+        return checkpoint(super().forward, x, use_reentrant=self.reentrant)
+
+
+class CheckpointedWithReentrance(Checkpointed):
+    reentrant = True
 
 
 class Recurrent(nn.Module):
-    def __init__(self):
+    def __init__(self, kind):
         super().__init__()
-        self.cells = nn.LSTM(WIDTH, WIDTH, batch_first=True)
+        self.cells = kind(WIDTH, WIDTH, batch_first=True)
 
     def forward(self, x):
         return self.cells(x)[0]
@@ -108,9 +147,9 @@ def weights_tied_by_hand(vocabulary):
 
 
 class Normed(nn.Module):
-    def __init__(self):
+    def __init__(self, norm):
         super().__init__()
-        self.norm = nn.GroupNorm(2, WIDTH)
+        self.norm = norm
 
     def forward(self, x):
         rows, length, width = x.shape
@@ -131,12 +170,23 @@ bodies(
     BATCHES,
     nn_TransformerEncoder=Encoder,
     minGPT_with_dropout=lambda: nn.Sequential(MinGPT(), MinGPT()),
-    a_table_kept_in_an_attribute=Positions,
+    rotary_table_kept_in_an_attribute=Rotary,
+    a_mask_cached_by_lru_cache=Masked,
+    a_module_that_counts_its_calls=Counts,
+    checkpointing=Checkpointed,
     causal_convolutions=lambda: nn.Sequential(Convolved(), Convolved()),
     weight_norm=lambda: nn.utils.parametrizations.weight_norm(nn.Linear(WIDTH, WIDTH)),
     positions_made_of_parameters=Scaled,
 )
-bodies(ALONE, nn_LSTM=Recurrent, group_norm=Normed)
+bodies(
+    ALONE,
+    nn_LSTM=lambda: Recurrent(nn.LSTM),
+    nn_GRU=lambda: Recurrent(nn.GRU),
+    stochastic_depth=StochasticDepth,
+    group_norm=lambda: Normed(nn.GroupNorm(2, WIDTH)),
+)
+bodies("use_reentrant", checkpointing_with_reentrance=CheckpointedWithReentrance)
+bodies("batch", nn_BatchNorm=lambda: Normed(nn.BatchNorm1d(WIDTH)))
 
 
 @script(BATCHES)

@@ -1,7 +1,4 @@
-"""Ordinary scripts train, or are refused before the charge in words that their author follows.
-
-Scripts that keep a state, draw coins or couple rows are those of `tests/gradients`.
-"""
+"""Ordinary scripts train, or are refused before the charge in words that their author follows."""
 
 from __future__ import annotations
 
@@ -19,6 +16,10 @@ from userdp.ledger import StoreLedger
 from userdp.training.private_run import make_private
 
 __all__ = ["libraries", "own_losses", "own_modules"]  # imported for what they register
+
+
+def test_there_are_forty_and_more():
+    assert len(SCRIPTS) >= 40
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
