@@ -288,7 +288,9 @@ def test_invariant_3_twin_a_frozen_weight_of_all_rows_that_nobody_looks_at_is_ca
     monkeypatch.setattr(layer, "constant", lambda *of: True)
     monkeypatch.setattr(certify, "at_most_one_of_rows", lambda *of: True)
     model = with_number("frozen weight of one")
-    assert largest_move(partial(batched_sum, model, row_squares, l2_clip_norm=0.1), ROWS) > 0.1
+    asked = partial(batched_sum, model, row_squares, l2_clip_norm=0.1)
+    # Which units share a pass hangs on their secret order.
+    assert any(largest_move(asked, ROWS) > 0.1 for _ in range(30))
 
 
 # Adapters.
