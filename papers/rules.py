@@ -57,31 +57,41 @@ def _worst(losses: Losses, panel: Mapping[str, Any], chosen: int) -> Estimate:
     return max(against, key=lambda one: one.value).corrected(len(against), limit=NEAR)
 
 
-def _passed(losses: Losses, panels: Sequence[Mapping[str, Any]], chosen: int) -> int:
-    """In how many of the panels a group size is near the best, by Holm's rule over them."""
-    worst = [_worst(losses, panel, chosen) for panel in panels]
+def _passed(worst: Sequence[Estimate]) -> int:
+    """How many of the panels' differences are at most `NEAR`, by Holm's rule over them."""
     return sum(sure and one.value <= NEAR for sure, one in zip(holm(worst), worst, strict=True))
 
 
-def median(losses: Losses, _: Sequence[Row], table: Mapping[str, Any]) -> Finding:
-    """Whether the median's group size is near the best of every panel.
+def _beside_one(
+    losses: Losses, panels: Sequence[Mapping[str, Any]], near: Sequence[Contrast], template: str
+) -> Finding:
+    """What is near the best of every panel, beside what each group size passes (``COUNTED``).
 
-    Panels in which it is near say nothing of the median if one example a user, for which nobody
-    looks at sizes, is near the best in as many: then the finding cannot be decided.
+    Panels in which a choice is near say nothing of it if one example a user, for which nobody looks
+    at sizes, is near the best in as many: then the finding cannot be decided.
     """
-    panels = _panels(losses, table.get("where", {}))
-    passed = {g: _passed(losses, panels, g) for g in _sizes(losses, panels[0])[0]}
+    passed = {
+        g: _passed([_worst(losses, panel, g) for panel in panels])
+        for g in _sizes(losses, panels[0])[0]
+    }
     counted = ", ".join(f"G = {g} in {count}" for g, count in passed.items())
-    near = [(_named(panel), _worst(losses, panel, MEDIAN), NEAR_BEST) for panel in panels]
-    found = finding_of(
-        near,
-        f"loss of G = {MEDIAN} less the best other G's, at most {NEAR:g} (after correction) in "
-        f"{{told}} of {{total}} panels: {{words}}; panels that each G passes by the same test: "
-        f"{counted}",
-    )
-    if found.verdict != Verdict.DOES_NOT_HOLD and passed[1] >= passed[MEDIAN]:
+    words = f"panels that each G passes by the same test: {counted}"
+    found = finding_of(near, template.replace("COUNTED", words))
+    if found.verdict != Verdict.DOES_NOT_HOLD and passed[1] >= _passed([one for _, one, _ in near]):
         return replace(found, verdict=Verdict.CANNOT_TELL)
     return found
+
+
+def median(losses: Losses, _: Sequence[Row], table: Mapping[str, Any]) -> Finding:
+    """Whether the median's group size is near the best of every panel."""
+    panels = _panels(losses, table.get("where", {}))
+    return _beside_one(
+        losses,
+        panels,
+        [(_named(panel), _worst(losses, panel, MEDIAN), NEAR_BEST) for panel in panels],
+        f"loss of G = {MEDIAN} less the best other G's, at most {NEAR:g} (after correction) in "
+        "{told} of {total} panels: {words}; COUNTED",
+    )
 
 
 def small_group(losses: Losses, _: Sequence[Row], table: Mapping[str, Any]) -> Finding:
@@ -106,7 +116,8 @@ def strategies(losses: Losses, _: Sequence[Row], table: Mapping[str, Any]) -> Fi
     """Whether the cell that Estimate-and-Double takes is near the best of every panel."""
     near: list[Contrast] = []
     others: list[str] = []
-    for panel in _panels(losses, table.get("where", {})):
+    panels = _panels(losses, table.get("where", {}))
+    for panel in panels:
         chosen = CHOICES[panel["epsilon"], panel["gradients"]]
         near.append((f"{_named(panel)}: G = {chosen}", _worst(losses, panel, chosen), NEAR_BEST))
         sizes = _sizes(losses, panel)[0]
@@ -114,11 +125,13 @@ def strategies(losses: Losses, _: Sequence[Row], table: Mapping[str, Any]) -> Fi
             if g != chosen:
                 gap = losses.difference({**panel, "group_size": chosen}, {**panel, "group_size": g})
                 others.append(f"{_named(panel)}, largest {kind}: {gap}")
-    return finding_of(
+    return _beside_one(
+        losses,
+        panels,
         near,
         "loss of the G that Estimate-and-Double and the planner take, less the best other G's, at "
-        f"most {NEAR:g} (after correction) in {{told}} of {{total}}: {{words}}. Less that of "
-        f"the largest cohort (G = 1) or group (G = 8), where another cell: {'; '.join(others)}. "
+        f"most {NEAR:g} (after correction) in {{told}} of {{total}}: {{words}}; COUNTED. Less that "
+        f"of the largest cohort (G = 1) or group (G = 8), where another cell: {'; '.join(others)}. "
         "The greedy oracle was not run",
     )
 
