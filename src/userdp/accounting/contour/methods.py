@@ -6,8 +6,8 @@ r"""The ways to compute one direction; each gives a certified bracket, so all ma
 * *far*: only components are cut; the far ones pull the saddle point down (docs, Section 4).
 
 How many nodes there are, and how far apart, is planned here too. No plan is trusted: a poor choice
-makes the bracket wide, never wrong, since `nodes.evaluate` bounds the excess and the tail again at
-the epsilon in question.
+makes the bracket wide, never wrong, since `trapezoidal_sum.evaluate` bounds the excess and the tail
+again at the epsilon in question.
 """
 
 from __future__ import annotations
