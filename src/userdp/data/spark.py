@@ -35,6 +35,8 @@ _PART_BYTES = 2**22
 """Of records in a file: a second of work, so that all cores have some until the end."""
 _MOST_JOBS = 256
 """Files that executors work on at once."""
+_ending: list[Future[None]] = []
+"""A Spark of our own that has done its work and stops, which takes a second."""
 
 
 def tokenized_by_spark(
@@ -137,7 +139,10 @@ def tokenize_part(part: Path, *, tokens: Broadcast[Tokens]) -> Path | UserdpErro
 
 @contextmanager
 def session() -> Iterator[SparkContext]:
-    """The Spark that is active, or one of our own, which ends with the block."""
+    """The Spark that is active, or one of our own, which ends behind the block.
+
+    After an error it ends before the block is left: until then executors may still write files.
+    """
     from pyspark import SparkConf, SparkContext
 
     settings = {
@@ -151,6 +156,7 @@ def session() -> Iterator[SparkContext]:
         here = dict.fromkeys(("spark.driver.host", "spark.driver.bindAddress"), "127.0.0.1")
         settings |= {"spark.master": "local[*]", **here}
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    wait(_ending)
     try:
         own = SparkContext(conf=SparkConf().setAll([*settings.items()]))
     except ValueError:  # another one is active
@@ -158,6 +164,10 @@ def session() -> Iterator[SparkContext]:
         return
     try:
         yield own
-    finally:
+    except BaseException:
         with suppress(Exception):  # a Java side that is gone fails in many ways
             own.stop()
+        raise
+    pool = ThreadPoolExecutor(1)
+    _ending[:] = [pool.submit(own.stop)]
+    pool.shutdown(wait=False)
