@@ -160,9 +160,9 @@ def clip_norms(losses: Losses, _: Sequence[Row], table: Mapping[str, Any]) -> Fi
         gains.append((f"spread at B = {gradients:g}, {ours:.3f} less {theirs:.3f}", gap, unknown))
     return finding_of(
         gains,
-        "loss at B = 16 less that at B = 64, mean of five clip norms from 0.03 to 30; spread of "
-        "losses over clip norms, Group Privacy's less ULS's (one run a cell, so no interval): "
-        "{words}",
+        "Shakespeare, ε = 1, k = 10, one run a cell: loss at B = 16 less that at B = 64, mean of "
+        "five clip norms from 0.03 to 30 in pairs, with Student's interval over these; spread of "
+        "losses over clip norms, Group Privacy's less ULS's, without an interval: {words}",
     )
 
 
