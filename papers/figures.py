@@ -80,7 +80,8 @@ def entry(name: str, results: Path = RESULTS) -> Entry:
         finding = RULES[table["rule"]](Losses(rows), rows, table)
     else:
         finding = finding_of(contrasts_of(table, Losses(rows)), table["here"])
-    here = f"{finding.here}{table.get('note', '')}. Gradients taken, of those planned: {_shares(rows)}"
+    found = finding.here + table.get("note", "")
+    here = f"{found}. Gradients taken, of those planned: {_shares(rows)}"
     return Entry(
         finding=Finding(here=here, verdict=finding.verdict),
         files=(
