@@ -3,7 +3,7 @@
     python -m benchmarks.faults [NAME ...] [--json]
 
 *Killed*: a test that the fault names fails with it, and passes without it. The exit status is 0 if
-all are killed. 104 faults take about half an hour of one core.
+all are killed. A hundred faults take about half an hour of one core.
 """
 
 from __future__ import annotations

@@ -9,21 +9,13 @@ import pytest
 
 from tests.plans import uls_plan
 from userdp.claims import Claim
-from userdp.claims.lineage import Apart, Lineage, of_parts
+from userdp.claims.lineage import of_parts
 from userdp.core.vocabulary import Adjacency, PrivacyUnit
 from userdp.ledger.charged_parts import Bound, Query, Steps
 
 PLAN = uls_plan()
 RUN = Steps(id="run", plan=PLAN)
 QUERY = Query(id="q", name="users", pure_epsilon=0.1)
-
-
-def test_invariant_13_people_apart_from_one_store_are_not_apart_from_the_next():
-    part = Query(id="q", name="users", pure_epsilon=0.5)
-    declared = Lineage(apart=(Apart(part=part, ledger="here"),))
-    assert declared.among("here", ()).parts == ()
-    assert declared.among("there", ()).parts == (part,)
-    assert declared.among("here", {"q"}).parts == (part,), "it charged them itself"
 
 
 def test_a_claim_is_one_mechanism_only_if_a_single_charge_is_all_of_it():

@@ -112,7 +112,7 @@ def store_claim(history: History, delta: float | None = None) -> Claim:
     It rests on all that the claims of what was charged rest on (`store_conditions`).
 
     A run over this store releases weights that still hold what its base model had learned, and
-    these people may have been in that: of a base model of other people only a declaration knows.
+    these people may have been in that.
     """
     charges = list(history.charges.values())
     single = charges[0] if len(charges) == 1 else None
@@ -122,7 +122,6 @@ def store_claim(history: History, delta: float | None = None) -> Claim:
     for base in bases_of(history, charges):
         unpaid = tuple(part for part in base.parts if part.id not in tunings)
         lineage += replace(base, parts=unpaid)
-    lineage = lineage.among(history.id, history.ids)
     lineage = replace(lineage, conditions=looks_in_one(lineage.conditions))
     return Claim(
         guarantee=lineage.guarantee(delta=delta),
@@ -163,7 +162,6 @@ def foreseen(
         Plain values; ε is None where the parts do not add up, as over several adjacencies.
     """
     lineage = (base or Lineage()) + lineage_between(history, before=at)
-    lineage = lineage.among(history.id, history.ids)
     lineage += of_parts([payer_of(history, of_run("the next run", plan))])
     whole = lineage.guarantee()
     told = [{"epsilon": whole.epsilon, "delta": whole.delta}, *map(priced, lineage.parts)]

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 from pathlib import Path
 
 from userdp.claims.lineage import (
@@ -71,9 +70,7 @@ def lineage_between(history: History, *, after: int = -1, before: int | None = N
     own = filter(_is_priced, parts_of(history, charges))
     lineage = of_parts(own, *looks, *((COPIED,) if history.copied else ()))
     for base in bases_of(history, charges):  # what a run here released also shows its base
-        apart = tuple(one for one in base.apart if _is_priced(one.part))
-        priced = of_parts(filter(_is_priced, base.parts), *base.conditions)
-        lineage += replace(priced, apart=apart)
+        lineage += of_parts(filter(_is_priced, base.parts), *base.conditions)
     return lineage
 
 

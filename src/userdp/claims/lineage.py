@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import tomllib
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cache
@@ -43,7 +43,6 @@ class ConditionKind(StrEnum):
     COPY = "copied-ledger"
     TEXT = "text-of-unknown-origin"
     FILTERED = "filtered-against-private"
-    OTHERS = "base-of-other-people"
     EVALUATION = "evaluation-on-public-data"
     SILOS = "silos-per-subject"
     SILO_LEDGERS = "silo-ledgers-missing"
@@ -111,31 +110,16 @@ def looks_in_one(conditions: Iterable[Condition]) -> tuple[Condition, ...]:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Apart:
-    """A part declared to concern people outside one ledger.
-
-    Args:
-        part: what it is.
-        ledger: the id of that ledger; nothing was said of the people of any other.
-    """
-
-    part: Part
-    ledger: str
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class Lineage:
     """What a model descends from.
 
     Args:
         parts: each once, in the order in which they were charged.
-        conditions: each once.
-        apart: what else it descends from, declared to concern other people.
+        conditions: each once, in order.
     """
 
     parts: tuple[Part, ...] = ()
     conditions: tuple[Condition, ...] = ()
-    apart: tuple[Apart, ...] = ()
 
     @property
     def fixed(self) -> bool:
@@ -149,27 +133,8 @@ class Lineage:
     def __add__(self, other: Lineage) -> Lineage:
         """Both: a part that both descend from counts once."""
         parts = {part.id: part for part in (*self.parts, *other.parts)}
-        apart = {(one.part.id, one.ledger): one for one in (*self.apart, *other.apart)}
-        return Lineage(
-            parts=tuple(parts.values()),
-            conditions=tuple(sorted({*self.conditions, *other.conditions})),
-            apart=tuple(one for one in apart.values() if one.part.id not in parts),
-        )
-
-    def among(self, ledger: str, known: Container[str]) -> Lineage:
-        """This lineage as it is for the people of a ledger.
-
-        What was declared to concern people outside *another* ledger may well concern these; and
-        what this ledger itself charged concerns these, whatever was declared.
-
-        Args:
-            ledger: its id.
-            known: the ids of what was charged in it.
-        """
-        ours = [one for one in self.apart if one.ledger != ledger or one.part.id in known]
-        others = tuple(one for one in self.apart if one not in ours)
-        returned = Lineage(parts=tuple({one.part.id: one.part for one in ours}.values()))
-        return replace(self, apart=others) + returned
+        conditions = sorted({*self.conditions, *other.conditions})
+        return Lineage(parts=tuple(parts.values()), conditions=tuple(conditions))
 
     def guarantee(
         self, *, delta: float | None = None, price: PriceOfPlan | None = None
@@ -220,5 +185,4 @@ def lineage_from(values: Any, *, what: str) -> Lineage:
 
 def of_parts(parts: Iterable[Part], *conditions: Condition) -> Lineage:
     """A lineage of parts that were charged one after another."""
-    whole = Lineage(conditions=conditions)
-    return sum((Lineage(parts=(part,)) for part in parts), Lineage()) + whole
+    return Lineage() + Lineage(parts=tuple(parts), conditions=conditions)

@@ -80,7 +80,7 @@ class Described:
         weights: the digest of the weights that this was said of.
     """
 
-    schema: ClassVar[str] = "userdp.lineage/1"
+    schema: ClassVar[str] = "userdp.lineage/2"
 
     lineage: Lineage
     weights: str
@@ -143,10 +143,8 @@ def ancestry(of: Subject, ledger: StoreLedger) -> Lineage:
     """
     history = ledger.history()
     if of.base is None or known_of(history, {of.weights}) is not None:
-        lineage = _of_weights(of, history)
-    else:
-        lineage = _of_weights(of.base, history) + _of_adapters(of, history)
-    return lineage.among(history.id, history.ids)
+        return _of_weights(of, history)
+    return _of_weights(of.base, history) + _of_adapters(of, history)
 
 
 def known_of(history: History, weights: Iterable[str | None]) -> Lineage | None:

@@ -89,7 +89,6 @@ def train(
     learning_rate: float | None = None,
     micro_batch: int | None = None,
     device: str | None = None,
-    base_of_others: bool = False,
     resume: bool = False,
     dry_run: bool = False,
     declare: bool = False,
@@ -124,8 +123,6 @@ def train(
             0.008) on, free in epsilon.
         micro_batch: most examples in one pass.
         device: auto, cpu, cuda or cuda:N.
-        base_of_others: nobody in this store wrote what the base model learned from: a condition of
-            the claim.
         resume: go on with the interrupted run.
         dry_run: charge nothing: print noise, time and claim.
         declare: train nothing: record these constants in the store's ledger, so that a later run by
@@ -160,7 +157,7 @@ def train(
         "epsilon": epsilon, "population": population, "delta": delta, "steps": steps,
         "cohort_size": cohort_size, "group_size": group_size, "l2_clip_norm": l2_clip_norm,
         "model": model, "lora_rank": lora_rank, "learning_rate": learning_rate,
-        "micro_batch": micro_batch, "device": device, "base_of_others": base_of_others or None,
+        "micro_batch": micro_batch, "device": device,
     }  # fmt: skip
     chosen, learned, run = _resolved(plan, folder, config, fields, resume=resume)
     # The plan is held against the store's adjacency in training.
@@ -281,8 +278,7 @@ def _announce_claim(
         )
         return
     ledger = StoreLedger(people.path)
-    history, began = ledger.history(), Subject(name=learned.model, loaded=True)
-    base = None if run.base_of_others else ancestry(began, ledger)
+    history, base = ledger.history(), ancestry(Subject(name=learned.model, loaded=True), ledger)
     to_come = foreseen(history, plan, base=base, at=history.fixed_at(digest))
     if run.slot is None and (len(to_come["parts"]) > 1 or history.budget is not None):
         say(f"The model will claim {foreseen_in_words(to_come)}.")

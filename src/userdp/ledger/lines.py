@@ -58,7 +58,7 @@ class Store(StoreLine):
         inode: of the file that was begun with it: a copy is another one.
     """
 
-    schema: ClassVar[str] = "userdp.store-ledger/10"
+    schema: ClassVar[str] = "userdp.store-ledger/11"
     kind: ClassVar[str] = "store"
 
     id: str
@@ -264,7 +264,7 @@ class Begin(Line):
             store, the choice that it won, or why nothing is claimed of it; None for its steps.
     """
 
-    schema: ClassVar[str] = "userdp.ledger/10"
+    schema: ClassVar[str] = "userdp.ledger/11"
     kind: ClassVar[str] = "run"
 
     run_id: str

@@ -340,4 +340,4 @@ class _Sweep:
         if request.tuning is None:
             looks, unpaid = ["tune"], []  # a condition, which the other trials are in
         lineage += of_parts(parts_of(history, unpaid), *about(ConditionKind.LOOKS, looks))
-        return lineage.among(history.id, history.ids) + lineage_of_text(self.store)
+        return lineage + lineage_of_text(self.store)

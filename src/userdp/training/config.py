@@ -115,8 +115,6 @@ class RunOptions:
         scores: the file of userdp store score, for a selection by perplexity.
         report_to: what of `transformers` draws the run's curves: tensorboard (into the run's
             folder), wandb, mlflow, …; for the operator only.
-        base_of_others: nobody whose text the base model learned from is in this store, say because
-            that was public: then its price is none of theirs. A condition of the claim.
         allow_large_delta: begin even where delta is not below 1 over the declared population (of
             users; of examples where no number of users is declared): a claim that says little.
         slot: the trial of a private selection, which pays for it; given only by a tuning.
@@ -127,7 +125,6 @@ class RunOptions:
     verify: bool = False
     scores: Path | None = None
     report_to: tuple[str, ...] = ()
-    base_of_others: bool = False
     allow_large_delta: bool = False
     slot: str | None = None
 

@@ -125,7 +125,7 @@ def release_evaluation(
         FailureError: the disk refused; the store's ledger holds what was released.
     """
     record, computes = RunRecord.read(run), choose_device(device)
-    lineage, folder = _claimed(record, store), record.folder
+    lineage, folder = _claimed(record), record.folder
     bound = math.log(store.meta.vocab_size) if loss_bound is None else loss_bound
     widest = DEFAULT_BOUND if difference_bound is None else difference_bound
     require_positive("difference_bound", widest, at_most=1e6)
@@ -164,15 +164,13 @@ def release_evaluation(
     return result
 
 
-def _claimed(run: RunRecord, store: UserStore) -> Lineage:
+def _claimed(run: RunRecord) -> Lineage:
     """The lineage of a run's model; `UseError` if its exact weights have no price."""
     claimed = claim(run)
-    history = StoreLedger(store.path).history()
-    lineage = claimed.lineage.among(history.id, history.ids)
-    if not (claimed.finite and math.isfinite(lineage.guarantee().epsilon)):
+    if not claimed.finite:
         raise UseError(
-            f"nothing is claimed of the model of {run.folder.path} ({claimed.composition}) for "
-            "these people: a release would have no price",
+            f"nothing is claimed of the model of {run.folder.path} ({claimed.composition}): "
+            "a release would have no price",
             hint="evaluate it without --epsilon, for its operator alone",
         )
-    return lineage
+    return claimed.lineage

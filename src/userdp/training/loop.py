@@ -44,7 +44,6 @@ from userdp.training.model_origin import (
     digests_of,
     lineage_of_model,
     made_with,
-    of_others,
     require_made_for,
 )
 from userdp.training.open_run import Training, settle_finished
@@ -135,8 +134,6 @@ def train(
         facts = base_facts(model, weights=digests.whole, loaded_from=config.model)
         # Of a resumed run too: a kill may have come before the ledger had its first line.
         base = lineage_of_model(store, model, name=config.model, digests=digests)
-        if options.base_of_others:
-            base = of_others(base, config.model, store)
         if isinstance(plan, Plan) and plan.made_for is not None:
             require_made_for(plan.made_for, store, made_with(config, weights=digests.whole))
         model = add_adapters(model, config)

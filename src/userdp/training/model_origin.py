@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from userdp.claims.lineage import Apart, Condition, ConditionKind, Lineage, lineage_from
+from userdp.claims.lineage import Condition, ConditionKind, Lineage, lineage_from
 from userdp.claims.weights import Subject, ancestry, weights_digest
 from userdp.core.codec import parse
 from userdp.core.errors import UseError
@@ -164,30 +164,6 @@ def lineage_of_scores(path: Path) -> Lineage:
         return lineage_from(parse(text), what=f"the lineage in {path}")
     unknown = Condition(kind=ConditionKind.BASE, told="the model of its scores")
     return Lineage(conditions=(unknown,))
-
-
-def of_others(base: Lineage, name: str, store: UserStore) -> Lineage:
-    """A base model's lineage, if its people are declared to be others than the store's.
-
-    Its parts then cost the store's people nothing; the declaration is a condition of the claim.
-
-    Raises:
-        UseError: the store's own ledger says that it was trained on them.
-    """
-    ledger = StoreLedger(store.path)
-    known = ledger.history().ids
-    parts = (*base.parts, *(one.part for one in base.apart))
-    ours = [part.in_words for part in parts if part.id in known]
-    if ours:
-        raise UseError(
-            f"the base model {name!r} was trained on people of this store ({', '.join(ours)})",
-            hint="leave --base-of-others out",
-        )
-    other = Condition(kind=ConditionKind.OTHERS, told=Path(name).name or name)
-    return Lineage(
-        conditions=tuple(sorted({*base.conditions, other})),
-        apart=tuple(Apart(part=part, ledger=ledger.append().id) for part in parts),
-    )
 
 
 def ledger_id(store: UserStore) -> str:

@@ -281,7 +281,7 @@ class OpenRun:
             run_id=self.run_id,
             plan=self.plan,
             facts=facts,
-            lineage=origin.among(history.id, history.ids).plain,
+            lineage=origin.plain,
             tuning_id=None if of.slot else history.tuning_of(self.constants),
             payer=self._payer(history),
         )
