@@ -11,7 +11,6 @@ from userdp.accounting.mechanisms import NoisySteps
 from userdp.claims.lineage import Condition, Lineage, sentences
 from userdp.core.vocabulary import Guarantee, delta_up, round_up
 from userdp.ledger.charged_parts import Part, Query, Steps, Unclaimed
-from userdp.ledger.lines import Chosen
 from userdp.notebook import html_of
 from userdp.plans import Plan
 
@@ -32,8 +31,6 @@ class Claim:
         so_far: what the attempted steps of an unfinished run cost by themselves, if it is one: no
             claim, since when it stopped may have been chosen by what it released.
         plan: of the single run that this is the claim of; None without one.
-        chosen: what the people's store says of the runs that it may have been chosen among, and the
-            run's own ledger does not: an export's ledger ends in this line.
         printed: what was released under DP after the run had ended, at prices of its own, and
             stands beside the model wherever that is told of.
         together: what the model and those answers cost a user whose text is in both; ε is infinite
@@ -48,7 +45,6 @@ class Claim:
     complete: bool
     so_far: Guarantee | None = None
     plan: Plan | None = None
-    chosen: Chosen | None = None
     printed: tuple[Query, ...] = ()
     together: Guarantee | None = None
 
@@ -149,7 +145,7 @@ class Claim:
             {"id": one.id, "what": one.in_words, "epsilon": one.pure_epsilon}
             for one in self.printed
         ]
-        together = None if self.together is None else asdict(self.together)
+        both = {} if self.together is None else asdict(self.together)
         return {
             **asdict(self.guarantee),
             "subject": self.subject,
@@ -161,7 +157,7 @@ class Claim:
             "conditions": list(self.conditions_in_words),
             "parts": [{"id": part.id, **priced(part)} for part in self.parts],
             "epsilon_so_far": None if self.so_far is None else self.so_far.epsilon,
-            **({"printed": printed, "together": together} if printed else {}),
+            **({"printed": printed, "together": both} if printed else {}),
         }
 
 
@@ -188,18 +184,13 @@ def foreseen_in_words(claim: Mapping[str, Any]) -> str:
 def dry_run_in_words(dry_run: Mapping[str, Any]) -> str:
     """What a run would cost and claim, as its dry run found."""
     claim, paid = dry_run["claim"], dry_run["store"].guarantee
-    return "\n".join(
-        [
-            "A dry run: nothing was charged, and nothing was written.",
-            f"noise multiplier  {dry_run['noise_multiplier']:.4g}",
-            f"time              {dry_run['seconds_per_step']:.3g} s a step, {dry_run['steps']} "
-            f"steps: {dry_run['seconds'] / 60:.3g} minutes, measured on made-up rows",
-            f"memory            {dry_run['bytes'] / 2**20:,.0f} MiB with a full pass, measured; "
-            "the optimizer's state comes on top",
-            f"the model claims  {foreseen_in_words(claim)}",
-            *(f"                  provided that {one}" for one in claim["conditions"]),
-            f"the store claims  epsilon {round_up(paid.epsilon)}, delta {delta_up(paid.delta, 3)}",
-        ]
+    told: str = sentences()["dry_run"]["words"]
+    return told.format(
+        **dry_run,
+        minutes=dry_run["seconds"] / 60,
+        mebibytes=dry_run["bytes"] / 2**20,
+        model=f"\n{'':18}provided that ".join([foreseen_in_words(claim), *claim["conditions"]]),
+        paid=f"epsilon {round_up(paid.epsilon)}, delta {delta_up(paid.delta, 3)}",
     )
 
 

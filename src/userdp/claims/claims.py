@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from userdp.accounting.accountants import Accountant, by_dp_accounting
-from userdp.accounting.mechanisms import Mixture, NoisySteps
+from userdp.accounting.mechanisms import Mixture
 from userdp.accounting.rdp import has_curve
 from userdp.claims.claim_sentences import Claim, priced
 from userdp.claims.ledger_lineage import (
@@ -33,8 +33,6 @@ from userdp.ledger.run_folder import LEDGER
 from userdp.ledger.store_history import fold
 from userdp.ledger.store_ledger import PLACE
 from userdp.plans import FixedGrid, Plan
-
-_LONGEST = 80
 
 
 def claim(of: str | os.PathLike[str] | RunRecord | History, *, delta: float | None = None) -> Claim:
@@ -81,16 +79,11 @@ def _read(of: Path) -> RunRecord | History:
 
 def run_claim(run: RunRecord, delta: float | None = None) -> Claim:
     """The claim of a run by its ledger and its people's store, whatever its folder holds."""
-    chosen = chosen_among(run)
-    lineage, plan, steps = run_lineage(run, chosen), run.plan, run.attempts
+    lineage, plan, steps = run_lineage(run, chosen_among(run)), run.plan, run.attempts
     own = plan if run.begin.payer is None else None  # else the steps have no price by themselves
     printed = tuple(
-        Query(
-            id="+".join(line.query_ids) or f"release {at}",
-            name=f"loss on {line.split[:_LONGEST]}",
-            pure_epsilon=line.epsilon,
-        )
-        for at, line in enumerate(run.of(ReleaseLoss))
+        Query(id="+".join(line.query_ids), name=f"loss on {line.split}", pure_epsilon=line.epsilon)
+        for line in run.of(ReleaseLoss)
     )
     return Claim(
         guarantee=lineage.guarantee(delta=delta),
@@ -100,7 +93,6 @@ def run_claim(run: RunRecord, delta: float | None = None) -> Claim:
         complete=plan is not None and steps == plan.steps,
         so_far=own.guarantee(steps, delta=delta) if own and steps < own.steps else None,
         plan=plan,
-        chosen=chosen,
         printed=printed,
         together=(lineage + of_parts(printed)).guarantee(delta=delta) if printed else None,
     )
@@ -201,10 +193,7 @@ def second_opinion(claim: Claim, *, by: Accountant = Accountant.RDP) -> Guarante
         return None
     try:
         prices = {plan: _second_price(plan, by) for plan in plans}
-    except (
-        UseError,
-        FailureError,
-    ):  # not installed, or no room for so little noise
+    except (UseError, FailureError):  # not installed, or no room for so little noise
         return None
     for plan, price in prices.items():
         _refuse_contradiction(plan, price)
@@ -212,18 +201,14 @@ def second_opinion(claim: Claim, *, by: Accountant = Accountant.RDP) -> Guarante
     return second if math.isfinite(second.epsilon) else None
 
 
+@lru_cache(maxsize=64)  # page, card and answer of one command tell the same claim
 def _second_price(plan: Plan, by: Accountant) -> Guarantee:
     if by is not Accountant.DP_ACCOUNTING:
         return plan.guarantee(accountant=by)
-    first = plan.guarantee()
-    epsilon = _by_library(plan.mechanism, first.delta)
-    return replace(first, epsilon=epsilon, accountant=str(by))
-
-
-@lru_cache(maxsize=64)  # page, card and answer of one command tell the same claim
-def _by_library(mechanism: NoisySteps, delta: float) -> float:
+    first, mechanism = plan.guarantee(), plan.mechanism
     assert isinstance(mechanism, Mixture)
-    return by_dp_accounting(mechanism, delta, grid=1e-3).upper
+    epsilon = by_dp_accounting(mechanism, first.delta, grid=1e-3).upper
+    return replace(first, epsilon=epsilon, accountant=str(by))
 
 
 def _refuse_contradiction(plan: Plan, second: Guarantee) -> None:

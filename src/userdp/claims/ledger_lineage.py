@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from userdp.claims.lineage import (
@@ -19,7 +20,6 @@ from userdp.claims.lineage import (
     ConditionKind,
     Lineage,
     about,
-    among_runs,
     lineage_from,
     of_parts,
     of_plan,
@@ -134,31 +134,26 @@ def store_conditions(history: History) -> tuple[Condition, ...]:
 # What a run's own ledger says.
 
 
-def run_lineage(run: RunRecord, chosen: Chosen | None = None) -> Lineage:
+def run_lineage(run: RunRecord, chosen: str | None = None) -> Lineage:
     """What the model of a run descends from, the run itself included.
 
     Args:
         run: the run.
-        chosen: what its people's store says of the runs that it may have been chosen among, and its
-            own ledger does not (`chosen_among`).
+        chosen: what it may have been chosen among, as its people's store says (`chosen_among`); by
+            default as its own ledger does, which of a tuning's trial knows it from the start.
     """
     inherited = lineage_from(run.begin.lineage, what=f"the lineage in {run.path}")
-    own = Lineage(parts=(_own_part(run),))
-    conditions, since = [*of_plan(run.plan), *_choice(run, chosen)], Lineage()
+    choices = [chosen] if chosen else [line.told for line in run.of(Chosen)]
+    if run.begin.tuning_id and not choices:
+        choices = ["the trials of a tuning"]
+    conditions = [Condition(kind=ConditionKind.CHOSEN, told=one) for one in choices]
     if any(opening.copied for opening in run.openings):
         conditions.append(COPIED)
+    own = of_parts([_own_part(run)], *of_plan(run.plan), *conditions)
+    since = Lineage()
     if run.finish is not None and run.finish.since:
         since = lineage_from(run.finish.since, what=f"released meanwhile, in {run.path}")
-    return inherited + own + since + Lineage(conditions=tuple(conditions))
-
-
-def _choice(run: RunRecord, chosen: Chosen | None) -> Iterator[Condition]:
-    """That a run was not chosen among others; of a tuning's trial it is known from the start."""
-    chosen = chosen or next(iter(run.of(Chosen)), None)
-    if chosen is not None:
-        yield among_runs(chosen.runs, chosen.looks)
-    elif run.begin.tuning_id:
-        yield Condition(kind=ConditionKind.CHOSEN, told="the trials of a tuning")
+    return inherited + own + since
 
 
 def _own_part(run: RunRecord) -> Part:
@@ -173,8 +168,8 @@ _OF_MODELS = {"audit", "evaluate", "generate --check", "personalize", "predict"}
 """Looks that tell models apart; others tell of text."""
 
 
-def chosen_among(run: RunRecord) -> Chosen | None:
-    """The line that a run's ledger lacks, where the run may have been chosen among several.
+def chosen_among(run: RunRecord) -> str | None:
+    """What a run may have been chosen among, in words, as the store of its people knows.
 
     A run's claim is of one run. Whoever trains several on the same people and shows the best of
     them shows a choice too: by exact numbers no ε covers it, and by what the runs released it costs
@@ -185,38 +180,29 @@ def chosen_among(run: RunRecord) -> Chosen | None:
     no part of its claim pays for: a budget with a filter and a tuning pay for all of theirs.
 
     Returns:
-        None where the run claims nothing, as an export, which says what it knows, and where nothing
-        names the store or this knows of no choice.
+        None where the run claims nothing, where nothing names the store, as in an export, and where
+        the store knows of no choice.
     """
     unclaimed = run.plan is None or isinstance(run.begin.payer, Unclaimed)
-    stores = None if unclaimed or run.of(Chosen) else run.folder.stores
+    stores = None if unclaimed else run.folder.stores
     if stores is None:
         return None
-    history = _history(stores, run.run_id)
-    return Chosen(runs=0, looks=()) if history is None else _among(run, history)
+    for store in filter(Path.is_dir, stores):
+        with suppress(UserdpError):  # one that is damaged knows nothing
+            history = StoreLedger(store).history()
+            if run.run_id in history.ids:
+                return _among(run, history)
+    return "other runs over the same people, of which only their store knows, and it is not here"
 
 
-def _history(stores: tuple[Path, ...], run_id: str) -> History | None:
-    """The ledger of the first store that knows the run."""
-    for store in stores:
-        try:
-            history = StoreLedger(store).history() if store.is_dir() else History()
-        except UserdpError:
-            continue
-        if run_id in history.ids:
-            return history
-    return None
-
-
-def _among(run: RunRecord, history: History) -> Chosen | None:
+def _among(run: RunRecord, history: History) -> str | None:
     """The runs of a store among which one may have been chosen at no price; None if only itself."""
     # Of a tuning's winner its trials are one with it.
     begun, tuning = history.tunings.get(run.run_id, (0, None))
     grid = () if tuning is None else tuning.constants
     ours = {one.run_id for one in history.charged(after=begun) if one.constants in grid}
-    ours.add(run.run_id)
     runs = [one for one in history.charged() if not isinstance(one.pays_for, Unclaimed | Query)]
-    others = [one for one in runs if one.run_id not in ours]
+    others = [one for one in runs if one.run_id not in {run.run_id, *ours}]
     if not others:
         return None
     first = min(history.at[one.run_id] for one in runs)
@@ -225,4 +211,5 @@ def _among(run: RunRecord, history: History) -> Chosen | None:
     paid = {part.id for part in run_lineage(run).parts}
     if not looks and paid.issuperset(part.id for part in parts_of(history, others)):
         return None
-    return Chosen(runs=1 + len(others), looks=tuple(sorted(looks)))
+    by = f"by exact numbers ({', '.join(sorted(looks))})" if looks else "by what they released"
+    return f"{1 + len(others)} runs over the same people {by}"

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from userdp.core.codec import decode, encode
-from userdp.core.vocabulary import MIXED, NONE, Adjacency, Guarantee, PrivacyUnit
+from userdp.core.vocabulary import MIXED, Guarantee, PrivacyUnit
 from userdp.ledger.charged_parts import Part, PriceOfPlan, Unclaimed, recorded
 from userdp.plans import Plan
 
@@ -87,20 +87,6 @@ def of_plan(plan: Plan | None) -> tuple[Condition, ...]:
     return about(ConditionKind.PLAN, looks)
 
 
-def among_runs(runs: int, looks: Iterable[str]) -> Condition:
-    """That a run was not chosen among those over the same people; 0 ``runs``: not known how many.
-
-    Args:
-        runs: how many there are, itself included.
-        looks: what showed exact numbers of their models; none where only releases could choose.
-    """
-    told = ", ".join(sorted(looks))
-    by = f"by exact numbers ({told})" if told else "by what they released"
-    unknown = "other runs over the same people, of which only their store knows, and it is not here"
-    told = f"{runs} runs over the same people {by}" if runs else unknown
-    return Condition(kind=ConditionKind.CHOSEN, told=told)
-
-
 def looks_in_one(conditions: Iterable[Condition]) -> tuple[Condition, ...]:
     """The same, with all exact numbers that were shown in one condition."""
     kept = set(conditions)
@@ -155,21 +141,21 @@ class Lineage:
         ]
         if len(parts) == 1:
             return parts[0]
-        if not parts:
-            return Unclaimed(id="", why="nothing was charged").guarantee(delta=delta)
-        claimed = [part for part in parts if math.isfinite(part.epsilon)]
-        adjacencies = {part.adjacency for part in claimed}
+        summed = min(math.fsum(part.delta for part in parts), math.nextafter(1.0, 0.0))
+        adjacencies = {part.adjacency for part in parts}
         samplings = {part.sampling for part in parts}
         # A subject is a user of several silos: what is priced per user is so for a subject too.
-        units = {part.unit for part in claimed} - {PrivacyUnit.USER} or {PrivacyUnit.USER}
-        void = len(units) > 1 or len(adjacencies) > 1 or len(claimed) < len(parts)
+        units = {part.unit for part in parts} - {PrivacyUnit.USER} or {PrivacyUnit.USER}
+        finite = all(math.isfinite(part.epsilon) for part in parts)
+        if not finite or len(adjacencies) != 1 or len(units) != 1:
+            return Unclaimed(id="").guarantee(delta=summed)
         return Guarantee(
-            epsilon=math.inf if void else math.fsum(part.epsilon for part in parts),
-            delta=min(math.fsum(part.delta for part in parts), math.nextafter(1.0, 0.0)),
-            unit=units.pop() if len(units) == 1 else PrivacyUnit.USER,
-            adjacency=adjacencies.pop() if len(adjacencies) == 1 else Adjacency.ADD_OR_REMOVE,
-            sampling=NONE if void else samplings.pop() if len(samplings) == 1 else MIXED,
-            accountant="none" if void else " + ".join(sorted({part.accountant for part in parts})),
+            epsilon=math.fsum(part.epsilon for part in parts),
+            delta=summed,
+            unit=units.pop(),
+            adjacency=adjacencies.pop(),
+            sampling=samplings.pop() if len(samplings) == 1 else MIXED,
+            accountant=" + ".join(sorted({part.accountant for part in parts})),
         )
 
     @property

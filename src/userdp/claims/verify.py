@@ -9,7 +9,7 @@ their place, is noticed. Somebody who writes all of them anew is noticed by a si
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,10 +17,10 @@ from typing import Any
 from userdp.claims.claim_sentences import Claim
 from userdp.claims.claims import model_claim, run_claim, second_opinion
 from userdp.claims.ledger_lineage import run_lineage
-from userdp.claims.lineage import Lineage
+from userdp.claims.lineage import Lineage, sentences
 from userdp.claims.released_files import bound_by, differences, is_export, unbound
 from userdp.claims.signed_statement import ENVELOPE, public_key, statement_differs, why_unsigned
-from userdp.claims.weights import LINEAGE, description_of, digest_of
+from userdp.claims.weights import LINEAGE, description_of, digest_of, has_weights
 from userdp.core.errors import UseError
 from userdp.core.vocabulary import Guarantee, round_up
 from userdp.ledger import RunRecord
@@ -57,7 +57,7 @@ def kind_of(folder: Path) -> str | None:
         return "export"
     if (folder / LEDGER).is_file():
         return "run"
-    return "model" if (folder / LINEAGE).is_file() or _has_weights(folder) else None
+    return "model" if (folder / LINEAGE).is_file() or has_weights(folder) else None
 
 
 def verify(folder: Path, *, key: Path | None = None) -> Checked:
@@ -82,7 +82,7 @@ def verify(folder: Path, *, key: Path | None = None) -> Checked:
     try:
         match kind_of(folder):
             case "export":
-                return _of_export(folder, public)
+                return _of_export(RunRecord.read(folder), public)
             case "run":
                 return _of_run(RunRecord.read(folder))
         return _of_model(folder)
@@ -95,7 +95,7 @@ def _of_model(folder: Path) -> Checked:
     return Checked(
         problems=tuple(_described_otherwise(folder)),
         claim=None if described is None else model_claim(described.lineage),
-        notes=("The model is as written.",),
+        notes=(_words()["model"],),
     )
 
 
@@ -111,86 +111,62 @@ def _described_otherwise(model: Path, lineage: Lineage | None = None) -> Iterato
 
 
 def _of_run(run: RunRecord) -> Checked:
-    claimed, problems, notes = run_claim(run), run_differs(run), list[str]()
+    words, notes, others = _words(), list[str](), unbound(run)
     if run.finish is None:
-        notes += ["The run is not finished, so that nothing binds its plan and its options yet."]
-    elif others := unbound(run):
-        notes += [
-            f"{len(others)} file(s) beside the released ones ({others[0]}) are in no line of the "
-            "ledger: no claim speaks of them, and they are not exported."
-        ]
-    notes += ["The run is as written."]
-    return Checked(problems=problems, claim=claimed, notes=tuple(notes))
+        notes.append(words["unfinished"])
+    elif others:
+        notes.append(words["beside"].format(count=len(others), first=others[0]))
+    return Checked(
+        problems=tuple(run_differs(run)), claim=run_claim(run), notes=(*notes, words["run"])
+    )
 
 
-def run_differs(run: RunRecord) -> tuple[str, ...]:
+def run_differs(run: RunRecord) -> Iterator[str]:
     """What in a run's folder, or in an export, its ledger says otherwise, each in a sentence.
 
     Checked are every file of the model and the adapters, plan.json and train.toml against the
     ledger; and what the model and the adapters say that they descend from, against what the ledger
     says. A file beside the model that no line speaks of is no problem: it is never exported.
     """
-    folder, finish, bound = run.folder, run.finish, bound_by(run)
-    problems = list(differences(bound, run.path))
+    folder, bound = run.folder, bound_by(run)
+    yield from differences(bound, run.path)
     if (Plan.load(folder.plan) if folder.plan.exists() else None) != run.plan:
-        problems.append(f"the plan in {folder.plan} is not the one that {run.path} speaks of")
-    models = (folder.path, folder.adapter)
-    if not is_export(folder.path):
-        models = (folder.model, folder.adapter)
-        if _has_weights(folder.path):  # a trainer may write a model beside the ledger too
-            problems += _described_otherwise(folder.path)
-    for model in filter(_has_weights, models):
-        if finish is None:
-            problems.append(
-                f"{run.path} does not note the run's end, so that nothing binds the weights "
-                f"in {model} to it"
+        yield f"the plan in {folder.plan} is not the one that {run.path} speaks of"
+    model = folder.path if is_export(folder.path) else folder.model
+    for place in filter(has_weights, (model, folder.adapter)):
+        if not any(path.is_relative_to(place) for path in bound):
+            yield (
+                f"{run.path} does not speak of the weights in {place}: it does not note the run's "
+                "end, or they came after that"
             )
-        elif not any(path.is_relative_to(model) for path in bound):
-            problems.append(f"{run.path} does not speak of the weights in {model}")
-        problems += _described_otherwise(model, run_lineage(run))
-    return tuple(problems)
+        yield from _described_otherwise(place, run_lineage(run))
+    if model != folder.path and has_weights(folder.path):  # where a trainer may save a model too
+        yield from _described_otherwise(folder.path)
 
 
-def _has_weights(folder: Path) -> bool:
-    return any(folder.glob("*.safetensors"))
-
-
-def _of_export(folder: Path, key: Any) -> Checked:
-    run = RunRecord.read(folder)
-    claimed = run_claim(run)
+def _of_export(run: RunRecord, key: Any) -> Checked:
+    folder, claimed, words = run.folder.path, run_claim(run), _words()
+    problems = (*statement_differs(folder, claimed), *run_differs(run))
     unsigned = None if key is None else why_unsigned(folder, key)
     signed_by = None if key is None or unsigned else str(key.keyid)
     second = second_opinion(claimed)
+    signed = "signed" if signed_by else "unchecked" if (folder / ENVELOPE).exists() else "unsigned"
+    notes = [words["export"], words[signed].format(key=signed_by)]
+    if second is None:
+        notes.append(words["alone"])
+    else:
+        price = round_up(second.epsilon)
+        notes.append(words["second"].format(accountant=second.accountant, epsilon=price))
     return Checked(
-        problems=(
-            *([unsigned] if unsigned else ()),
-            *statement_differs(folder, claimed),
-            *run_differs(run),
-        ),
+        problems=(unsigned, *problems) if unsigned else problems,
         claim=claimed,
-        notes=tuple(_notes_of_export(folder, second, signed_by)),
+        notes=tuple(notes),
         second=second,
         signed_by=signed_by,
     )
 
 
-def _notes_of_export(
-    folder: Path, second: Guarantee | None, signed_by: str | None
-) -> Iterator[str]:
-    yield "Every file is the one that was exported."
-    if signed_by is not None:
-        yield f"Signed by the key {signed_by}: its holder vouches for every file, and the claim."
-    else:
-        signed = (folder / ENVELOPE).exists()
-        check = "It is signed: check by whom with --key." if signed else "It is not signed."
-        yield (
-            "Nobody vouches for it: whoever can write these files can write all of them anew, so "
-            f"that they agree. {check}"
-        )
-    if second is None:
-        yield "No second accountant here knows the price of all of its parts."
-    else:
-        yield (
-            f"Recomputed by another accountant ({second.accountant}): ε ≤ "
-            f"{round_up(second.epsilon)} at the same δ. Both are upper bounds of the true one."
-        )
+def _words() -> Mapping[str, str]:
+    """What is said where there are no problems."""
+    words: Mapping[str, str] = sentences()["verified"]
+    return words

@@ -44,6 +44,11 @@ def weights_digest(tensors: Iterable[tuple[str, tuple[int, ...], bytes]]) -> str
     return hashlib.sha256("\n".join(sorted(lines)).encode()).hexdigest()
 
 
+def has_weights(folder: Path) -> bool:
+    """Whether weights lie in a folder: files of safetensors."""
+    return any(folder.glob("*.safetensors"))
+
+
 def digest_of(folder: Path) -> str:
     """The digest of the weights in a model's folder; `UseError` if there are none, or damaged."""
     paths = sorted(folder.glob("*.safetensors"))
@@ -158,11 +163,10 @@ def _of_weights(of: Subject, history: History) -> Lineage:
     folder = Path(of.name) if of.name and Path(of.name).is_dir() else None  # "" is the current one
     described = None if folder is None else description_of(folder)
     in_memory = {of.weights} if of.weights else set()
-    on_disk = {digest_of(folder)} if folder and any(folder.glob("*.safetensors")) else set()
+    on_disk = {digest_of(folder)} if folder and has_weights(folder) else set()
     lineage = Lineage() if described is None else described.lineage
     lineage += known_of(history, in_memory | on_disk) or Lineage()
-    told = {one.weights for one in history.released}
-    told |= set() if described is None else {described.weights}
+    told = {one.weights for one in (*history.released, described) if one is not None}
     if told & (in_memory | on_disk if of.loaded else in_memory):
         return lineage
     changed = in_memory and on_disk and not in_memory & on_disk and not of.loaded

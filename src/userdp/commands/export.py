@@ -21,6 +21,7 @@ from userdp.claims.verify import verify as checked_export
 from userdp.core import files
 from userdp.core.errors import FailureError, UseError
 from userdp.ledger import RunFolder, RunRecord, journal
+from userdp.ledger.lines import Chosen
 from userdp.ledger.run_folder import LEDGER
 from userdp.plans import Plan
 from userdp.reporting.card import README, CardOptions, render_model_card
@@ -115,9 +116,9 @@ def _released(run: RunRecord) -> Facts:
             "NaN or infinite, and nobody can use such a model",
             hint="train again in another --out, at a lower --learning-rate",
         )
-    if problems := run_differs(run):
+    if problem := next(run_differs(run), None):
         raise UseError(
-            f"what lies in {folder.path} is not what the run released: {problems[0]}",
+            f"what lies in {folder.path} is not what the run released: {problem}",
             hint="put the released files back; `userdp verify RUN` names all that differs",
         )
     return facts
@@ -127,8 +128,9 @@ def _write(run: RunRecord, target: Path, facts: Facts, words: CardOptions) -> li
     """All files but the statement; returns what is to be known of them."""
     folder, ledger, lineage = run.folder, target / LEDGER, facts.claim.lineage
     files.write_file(ledger, run.data)
-    if (chosen := facts.claim.chosen) is not None:
-        journal.append(ledger, lambda _: [chosen])
+    choices = [one for one in lineage.conditions if one.kind is ConditionKind.CHOSEN]
+    if choices:  # whoever has the export has no store to ask
+        journal.append(ledger, lambda _: [Chosen(told=one.told) for one in choices])
     copy_released(run, target, lineage)
     facts = replace(facts, ledger_digest=files.digest_of_file(ledger))
     Plan.load(folder.plan).save(target / folder.plan.name)
@@ -136,7 +138,7 @@ def _write(run: RunRecord, target: Path, facts: Facts, words: CardOptions) -> li
     there = {path.name for path in target.iterdir()}
     files.write_file(target / README, render_model_card(facts, words, files=there).encode())
     notes = []
-    if any(one.kind is ConditionKind.CHOSEN for one in lineage.conditions):
+    if choices:
         notes.append(
             "The claim does not cover a choice of this run among several: let `userdp tune` choose "
             "(docs/tuning.md)."

@@ -322,14 +322,13 @@ class Saved(Line):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Chosen(Line):
-    """What was found when it was exported: how many runs it may have been chosen among, and by what
-    exact numbers (``looks``); 0 ``runs``: not known how many.
+    """What the run may have been chosen among (``told``, in words), as its people's store said when
+    it was exported.
     """
 
     kind: ClassVar[str] = "chosen"
 
-    runs: int
-    looks: tuple[str, ...]
+    told: str
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

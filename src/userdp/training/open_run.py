@@ -30,7 +30,7 @@ from torch import nn
 from userdp.claims.ledger_lineage import inherited, lineage_between, payer_of, run_lineage
 from userdp.claims.lineage import COPIED, Lineage, lineage_from
 from userdp.claims.released_files import bound_files
-from userdp.claims.weights import digest_of, known_of
+from userdp.claims.weights import digest_of, has_weights, known_of
 from userdp.core import files
 from userdp.core.codec import digest, encode
 from userdp.core.errors import FailureError, UseError
@@ -113,7 +113,7 @@ def constants_digest(
     """
     name = str((learning or {}).get("model", ""))
     base = Path(resolve(name))
-    stored = bool(name) and any(base.glob("*.safetensors"))
+    stored = bool(name) and has_weights(base)
     return digest(
         {
             "plan": encode(plan),
