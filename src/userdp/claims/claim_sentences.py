@@ -184,12 +184,12 @@ def foreseen_in_words(claim: Mapping[str, Any]) -> str:
 def dry_run_in_words(dry_run: Mapping[str, Any]) -> str:
     """What a run would cost and claim, as its dry run found."""
     claim, paid = dry_run["claim"], dry_run["store"].guarantee
-    told: str = sentences()["dry_run"]["words"]
-    return told.format(
+    told: Mapping[str, str] = sentences()["dry_run"]
+    return told["found"].format(
         **dry_run,
         minutes=dry_run["seconds"] / 60,
         mebibytes=dry_run["bytes"] / 2**20,
-        model=f"\n{'':18}provided that ".join([foreseen_in_words(claim), *claim["conditions"]]),
+        model=told["and_then"].join([foreseen_in_words(claim), *claim["conditions"]]),
         paid=f"epsilon {round_up(paid.epsilon)}, delta {delta_up(paid.delta, 3)}",
     )
 
