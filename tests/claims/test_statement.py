@@ -136,7 +136,7 @@ def cut(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-2] + b"  ")
 
 
-@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("name", [*FILES, STATEMENT])
 @pytest.mark.parametrize("how", [cut, Path.unlink])
 def test_a_file_that_was_changed_or_removed_is_named(shared, key, name, how):
     how(shared / name)
