@@ -10,6 +10,7 @@ DEMO ?= runs/demo
 BIN := $(VENV)/bin
 RUNTIME := $(VENV)/.runtime
 STAMP := $(VENV)/.installed
+DOCS := $(VENV)/.docs
 
 # Idle OpenMP threads that spin slow every other process on a busy machine several-fold.
 export OMP_WAIT_POLICY := PASSIVE
@@ -27,16 +28,15 @@ help:
 
 install: $(STAMP)  ## create .venv and install userdp with the CPU build of PyTorch
 
-# What a user installs; developers need some 60 packages more, Spark and Flower among them. Python
-# compiles a module when it is first imported: compiling all of torch and transformers takes longer.
-$(RUNTIME): pyproject.toml $(CONSTRAINTS)
+# What a user installs; developers need some 40 packages more, Spark and Flower among them, and the
+# site 40 again. Python compiles a module when it is first imported: compiling all of torch and
+# transformers takes longer.
+$(STAMP): EXTRAS := [dev]
+$(DOCS): EXTRAS := [dev,docs]
+$(RUNTIME) $(STAMP) $(DOCS): pyproject.toml $(CONSTRAINTS)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --no-compile --constraint $(CONSTRAINTS) --editable .
-	touch $@
-
-$(STAMP): $(RUNTIME)
-	$(BIN)/python -m pip install --quiet --no-compile --constraint $(CONSTRAINTS) --editable '.[dev]'
-	touch $@
+	$(BIN)/python -m pip install --quiet --no-compile --constraint $(CONSTRAINTS) --editable '.$(EXTRAS)'
+	touch $(RUNTIME) $@
 
 demo: $(RUNTIME)  ## prepare, train by the preset, evaluate and report, in about a minute
 	test ! -f $(DEMO)/demo.json || rm -r $(DEMO)  # an earlier demo
@@ -48,7 +48,7 @@ test: $(STAMP)  ## linters, type checker, import rules, and a fast test of every
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -m "not slow" $(PYTEST_FLAGS); tests=$$?; \
 	wait $$lint; linted=$$?; cat runs/lint.txt; exit $$((tests + linted))
 
-test-slow: $(STAMP)  ## all other tests: kills, Spark, many processes, every model family, large random cases
+test-slow: $(DOCS)  ## all other tests: kills, Spark, many processes, every model family, large random cases
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -m slow $(PYTEST_FLAGS)
 
 lint: $(STAMP)  ## ruff, mypy, import-linter
@@ -61,7 +61,7 @@ format: $(STAMP)  ## let ruff mend what it can
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-docs: $(STAMP)  ## the documentation site, in build/docs; warnings and dead links are errors
+docs: $(DOCS)  ## the documentation site, in build/docs; warnings and dead links are errors
 	$(BIN)/python -m sphinx -b html -E -W --keep-going -n -q -d build/doctrees docs build/docs
 
 influence: $(STAMP)  ## by how much one user moves the sum: families, random cases, accidents (half an hour)
