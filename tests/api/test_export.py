@@ -203,3 +203,5 @@ def test_a_run_that_diverged_is_measured_and_told_of_but_not_exported(tmp_path, 
     ):
         assert userdp(*line)[0] == 0
     assert "diverged" in refused(run, tmp_path / "shared")
+    status, _, told = userdp("generate", run)
+    assert (status, "diverged" in told) == (2, True)

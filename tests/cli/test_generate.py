@@ -2,6 +2,7 @@
 
 import json
 import stat
+from shutil import copytree
 
 from tests.claims.lives import PLAIN, SHAPE
 from userdp.claims import claim
@@ -53,6 +54,13 @@ def test_a_seed_gives_the_same_texts_again(place):
         for seed in (1, 1, 2)
     )
     assert first == again != other
+
+
+def test_penalties_that_a_base_model_brings_do_not_change_the_law_of_the_texts(place, tmp_path):
+    """transformers applies what ``generation_config.json`` says."""
+    run, how = copytree(place / "run", tmp_path / "run"), GenerateConfig(max_tokens=40, seed=1)
+    (run / "model" / "generation_config.json").write_text('{"repetition_penalty": 30.0}')
+    assert list(sampled_texts(run, how, 2)) == list(sampled_texts(place / "run", how, 2))
 
 
 def test_prompts_of_unequal_length_share_a_batch_and_nothing_else(place):

@@ -115,3 +115,13 @@ def copy_released(run: RunRecord, target: Path, lineage: Lineage) -> None:
         shutil.copyfile(run.folder.path / place, copy)
     for folder in {path.parent for path in target.rglob("*.safetensors")}:
         describe(folder, lineage)
+
+
+def refuse_diverged(folder: RunFolder) -> None:
+    """`UseError` where the model that a run released computes no numbers."""
+    if folder.diverged:
+        raise UseError(
+            f"the training of {folder.path} diverged: its weights, or what the model computes, are "
+            "NaN or infinite, and nobody can use such a model",
+            hint="train again in another --out, at a lower --learning-rate",
+        )

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from userdp.claims.lineage import ConditionKind
-from userdp.claims.released_files import STATEMENT, copy_released
+from userdp.claims.released_files import STATEMENT, copy_released, refuse_diverged
 from userdp.claims.signed_statement import (
     ENVELOPE,
     encoded,
@@ -110,12 +110,7 @@ def _released(run: RunRecord) -> Facts:
         )
     if not facts.finished or not folder.released.is_dir():
         raise run.without_model
-    if folder.diverged:
-        raise UseError(
-            f"the training of {folder.path} diverged: its weights, or what the model computes, are "
-            "NaN or infinite, and nobody can use such a model",
-            hint="train again in another --out, at a lower --learning-rate",
-        )
+    refuse_diverged(folder)
     if problem := next(run_differs(run), None):
         raise UseError(
             f"what lies in {folder.path} is not what the run released: {problem}",

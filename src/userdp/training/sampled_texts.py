@@ -13,7 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from transformers import GenerationConfig
 
+from userdp.claims.released_files import refuse_diverged
 from userdp.core.errors import UseError
 from userdp.core.vocabulary import require_count, require_positive, require_probability
 from userdp.data.store_tokenizer import StoreTokenizer
@@ -83,12 +85,14 @@ def sampled_texts(
         device: auto (cuda where there is one, else cpu), cpu, cuda or cuda:N.
 
     Raises:
-        UseError: the run has released no model, the model has no end-of-text token and no prompt
-            is given, or a prompt is empty or leaves no room in the model's context.
+        UseError: the run has released no model or one that diverged, the model has no end-of-text
+            token and no prompt is given, or a prompt is empty or leaves no room in its context.
     """
     require_count("count", count)
     folder, computes = require_released(RunFolder(run)), choose_device(device)
+    refuse_diverged(RunFolder(run))
     model: Any = read_model(str(folder)).to(computes).eval()
+    model.generation_config = GenerationConfig()  # the model as it is, without a base's penalties
     tokenizer = StoreTokenizer.load(folder)
     end = tokenizer.end_of_text_id
     prompts = list(zip(config.prompt, tokenizer.with_end(None).encode(config.prompt), strict=True))
