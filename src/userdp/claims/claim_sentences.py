@@ -11,7 +11,6 @@ from userdp.accounting.mechanisms import NoisySteps
 from userdp.claims.lineage import Condition, Lineage, sentences
 from userdp.core.vocabulary import Guarantee, delta_up, round_up
 from userdp.ledger.charged_parts import Part, Query, Steps, Unclaimed
-from userdp.notebook import html_of
 from userdp.plans import Plan
 
 SPENT, BOUND = "spent so far", "guarantee"
@@ -133,11 +132,6 @@ class Claim:
 
     def __str__(self) -> str:
         return f"{self.headline}."
-
-    def _repr_html_(self) -> str:
-        priced = [(part.in_words, part.guarantee()) for part in self.parts]
-        rows = [(words, round_up(own.epsilon), delta_up(own.delta)) for words, own in priced]
-        return html_of(str(self), ("made of", "ε at most", "δ"), rows)
 
     def to_dict(self) -> dict[str, Any]:
         """The claim as plain values, for JSON."""

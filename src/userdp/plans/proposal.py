@@ -13,7 +13,6 @@ from userdp.core.codec import encode
 from userdp.core.errors import UseError
 from userdp.core.files import OPERATOR_FILE, SHAREABLE_FILE, read_json, write_json
 from userdp.core.vocabulary import epsilon_up, require_delta, require_positive
-from userdp.notebook import html_of
 from userdp.plans.frozen_plan import PROPOSAL_SCHEMA, Plan
 from userdp.plans.gradient_norms import GradientNorms
 from userdp.plans.provenance import Constant, Release, in_words, uncovered
@@ -120,18 +119,6 @@ class Proposal:
     def rows(self) -> list[dict[str, Any]]:
         """One for each candidate."""
         return [{"candidate": name, **one} for name, one in self.candidates.items()]
-
-    def _repr_html_(self) -> str:
-        rows = self.rows()
-        return html_of(
-            self.reason,
-            [name.replace("_", " ") for name in rows[0]],
-            [
-                [f"{one:.4g}" if isinstance(one, float) else str(one) for one in row.values()]
-                for row in rows
-            ],
-            notes=(f"Chosen from {self.basis}.", *self.notes),
-        )
 
     def save(self, path: Path) -> None:
         """Write as JSON, whole or not at all; for its owner only where it holds private numbers."""
