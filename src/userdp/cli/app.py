@@ -76,7 +76,7 @@ def run(arguments: Sequence[str]) -> int:
             reason = {"error": failure.message, "hint": failure.hint}
             print(json_library.dumps({**reason, "status": failure.exit_status}))
         else:
-            say(f"error: {failure.message}" + (f"\nhint: {failure.hint}" if failure.hint else ""))
+            say(f"error: {failure}")
         return failure.exit_status
 
 
@@ -106,7 +106,7 @@ def say_how_to_go_on(
         return
     place, line = "interrupted", f"userdp {shlex.join(arguments)}"
     if isinstance(error, Interrupted):
-        place = error.message
+        place = f"interrupted {error.place}"
         if error.resume and command in _RESUMED:
             say(f"{place}; go on with: {line.replace(' --resume', '')} --resume")
             return
@@ -131,9 +131,9 @@ def _failure_of(error: Exception) -> UserdpError | None:
 
 
 def _show_warning(message: Warning | str, *others: Any, **options: Any) -> None:
-    """As `warnings.showwarning`: ours in the words of the command line, others as they are."""
+    """As `warnings.showwarning`: ours without the line of code, others as they are."""
     if isinstance(message, UserdpWarning):
-        say(f"warning: {message.message}")
+        say(f"warning: {message}")
     else:
         sys.stderr.write(warnings.formatwarning(message, *others[:3]))
 

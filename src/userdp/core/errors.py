@@ -3,8 +3,8 @@
 It was asked for something that cannot be right, the machine could not do it, or somebody
 interrupted it. `ran_out_of_memory` knows one kind of failure whatever library raised it.
 
-Messages are written with options of the command line, which prints them so; a caller in Python is
-told arguments (`in_python`).
+A message names options as the command line spells them: ``--micro-batch`` is ``micro_batch`` in
+Python, and ``--set learning.precision=…`` the field ``precision`` of what is learned.
 """
 
 from __future__ import annotations
@@ -21,17 +21,13 @@ _LONGEST = 200
 
 _OUT_OF_MEMORY: Final = re.compile(
     r"(\[enforce fail at \w+\.cpp:\d+\].{0,40})?DefaultCPUAllocator: (can't allocate|not enough)"
-    r"|CUDA error: out of memory"
-    r"|CUDA out of memory"
-    r"|MPS backend out of memory"
+    r"|(CUDA|CUDA error:|MPS backend) out of memory"
     r"|\w+ error: (CUBLAS|CUDNN)_STATUS_ALLOC_FAILED"
     r"|std::bad_alloc"
 )
 """How a message begins that PyTorch writes into a plain `RuntimeError`; only its allocators on
 devices have a class. Further on in a message they may be the words of somebody whose text it
 quotes."""
-
-_OPTION = re.compile(r"(?P<command>`[^`]*`)|--(?:set \w+\.)?(?P<no>no-)?(?P<name>[a-z][\w-]*)")
 
 
 def printable(text: str) -> str:
@@ -47,23 +43,6 @@ def printable(text: str) -> str:
     if len(shown) <= MOST_LETTERS:
         return shown
     return f"{shown[: MOST_LETTERS * 3 // 4]} … {shown[3 - MOST_LETTERS // 4 :]}"
-
-
-def in_python(text: str) -> str:
-    """A message for who called a function: options become arguments; `commands` stay as they are.
-
-    >>> in_python("measure with `userdp store stats STORE --epsilon 1`; leave --held-out-users out")
-    'measure with `userdp store stats STORE --epsilon 1`; leave held_out_users out'
-    >>> in_python("use --set learning.precision=bfloat16, or evaluate with --no-base")
-    'use precision=bfloat16, or evaluate with base=False'
-    """
-    return _OPTION.sub(_argument, text)
-
-
-def _argument(found: re.Match[str]) -> str:
-    if found["command"]:
-        return found["command"]
-    return found["name"].replace("-", "_") + ("=False" if found["no"] else "")
 
 
 def closest(word: str, known: Iterable[str]) -> str | None:
@@ -118,8 +97,7 @@ def in_short(error: BaseException) -> str:
 class UserdpError(Exception):
     """Base of the errors that userdp raises on purpose.
 
-    As a string it speaks of arguments, for who called a function; the command line prints
-    ``message`` and ``hint``, which speak of options. Both are `printable`.
+    Message and hint are `printable`.
 
     Args:
         message: what happened, what was got, and why it matters; starts in lower case.
@@ -134,8 +112,7 @@ class UserdpError(Exception):
         self.hint = None if hint is None else printable(hint)
 
     def __str__(self) -> str:
-        told = in_python(self.message)
-        return told if self.hint is None else f"{told}\nhint: {in_python(self.hint)}"
+        return self.message if self.hint is None else f"{self.message}\nhint: {self.hint}"
 
 
 class UseError(UserdpError, ValueError):
@@ -165,34 +142,21 @@ class Interrupted(KeyboardInterrupt):
 
     def __init__(self, place: str, *, resume: bool = False) -> None:
         super().__init__(place)
-        self.place = place
-        self.resume = resume
-
-    @property
-    def message(self) -> str:
-        """What happened."""
-        return f"interrupted {self.place}"
+        self.place, self.resume = place, resume
 
     def __str__(self) -> str:
         way = "go on with the same call and resume=True" if self.resume else "call it again"
-        return f"{in_python(self.message)}; {way}"
+        return f"interrupted {self.place}; {way}"
 
 
 class UserdpWarning(UserWarning):
-    """Something that the operator should know before it happens; in two tongues, as errors are."""
-
-    def __init__(self, message: str) -> None:
-        super().__init__(message)
-        self.message = printable(message)
-
-    def __str__(self) -> str:
-        return in_python(self.message)
+    """Something that the operator should know before it happens."""
 
 
 def warn(message: str | None, *, stacklevel: int = 2) -> None:
     """Warn of ``message``, if there is one; ``stacklevel`` is 2 for the caller's own caller."""
     if message is not None:
-        warnings.warn(UserdpWarning(message), stacklevel=stacklevel + 1)
+        warnings.warn(UserdpWarning(printable(message)), stacklevel=stacklevel + 1)
 
 
 def ran_out_of_memory(error: BaseException) -> bool:
@@ -210,12 +174,4 @@ def ran_out_of_memory(error: BaseException) -> bool:
     if not isinstance(error, RuntimeError) or isinstance(error, UserdpError):
         return False
     # By its name: this module is read where torch must not be imported.
-    return type(error).__name__ == "OutOfMemoryError" or bool(_OUT_OF_MEMORY.match(words_of(error)))
-
-
-def words_of(error: BaseException) -> str:
-    """The message of an error of other people's code; none where it cannot even tell that."""
-    try:
-        return str(error)
-    except Exception:  # whatever its own __str__ raises
-        return ""
+    return type(error).__name__ == "OutOfMemoryError" or bool(_OUT_OF_MEMORY.match(str(error)))

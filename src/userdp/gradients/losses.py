@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from torch import distributed as dist
 from torch.overrides import handle_torch_function, has_torch_function
 
-from userdp.core.errors import UseError, UserdpError, ran_out_of_memory, words_of
+from userdp.core.errors import UseError, UserdpError, ran_out_of_memory
 from userdp.gradients.modes import unwatched
 
 Loss: TypeAlias = Callable[[nn.Module, Tensor, Tensor], Tensor]
@@ -119,7 +119,7 @@ def may_be_of_rows(error: BaseException) -> bool:
         return False
     if dist.is_available() and isinstance(error, dist.DistError):
         return False
-    return not (isinstance(error, RuntimeError) and _DEVICE_WORDS.match(words_of(error)))
+    return not (isinstance(error, RuntimeError) and _DEVICE_WORDS.match(str(error)))
 
 
 def require_masked(loss: Loss) -> None:

@@ -246,8 +246,7 @@ class Engine:
                     _log.warning(
                         "memory ran out while gradients were computed: passes have at most half as "
                         "many examples from here on. The users, the noise and the claim are those "
-                        "of the plan; a smaller micro_batch (--micro-batch) would save the time "
-                        "that was lost"
+                        "of the plan; a smaller --micro-batch would save the time that was lost"
                     )
                 room["rows"] = rows // 2
                 halvings += 1
