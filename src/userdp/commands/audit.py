@@ -13,6 +13,7 @@ from typing import Annotated, Any
 from userdp.auditing.audit_run import Attacks, audit_run
 from userdp.commands.arguments import folder_of
 from userdp.commands.progress import shown
+from userdp.core.errors import Interrupted
 from userdp.core.interrupts import on_interrupt
 from userdp.core.stages import Progress
 from userdp.data.user_store import UserStore
@@ -57,7 +58,7 @@ def audit(
     """
     chosen, path = Attacks(**attacks), folder_of(run)
     left = "before its end: reference runs that are finished are kept, and nothing was charged"
-    with on_interrupt(left, resume=False, always=True), shown(progress) as bar:
+    with on_interrupt(Interrupted(left), always=True), shown(progress) as bar:
         values = audit_run(path, UserStore.open(Path(store)), chosen, device=device, progress=bar)
     return {"run": str(path), "operator_only": True, **values}
 

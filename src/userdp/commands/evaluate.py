@@ -10,7 +10,7 @@ from typing import Any
 
 from userdp.commands.arguments import folder_of, refuse
 from userdp.commands.progress import shown
-from userdp.core.errors import UseError
+from userdp.core.errors import Interrupted, UseError
 from userdp.core.interrupts import on_interrupt
 from userdp.core.stages import Progress
 from userdp.core.vocabulary import require_count
@@ -103,7 +103,7 @@ def evaluate(
         _require_round(name, bound)
     people = UserStore.open(Path(store), fixed_graph=not private)  # exact numbers claim nothing
     left = "before its end: what was charged stays charged" if private else "before its end"
-    with on_interrupt(left, resume=False), shown(progress) as bar:
+    with on_interrupt(Interrupted(left)), shown(progress) as bar:
         how: dict[str, Any] = {"with_base": base, "device": device, "progress": bar}
         if epsilon is not None:
             how |= {"epsilon": epsilon, "batch": micro_batch, **bounds}

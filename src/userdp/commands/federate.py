@@ -11,7 +11,7 @@ from userdp.commands.arguments import Section, divided
 from userdp.commands.progress import say, shown
 from userdp.core.codec import encode
 from userdp.core.environment import library
-from userdp.core.errors import warn
+from userdp.core.errors import Interrupted, warn
 from userdp.core.interrupts import on_interrupt
 from userdp.core.stages import Progress
 from userdp.data.records import Record, Tally
@@ -140,7 +140,7 @@ def _run(
 ) -> dict[str, Any]:
     """All rounds that are left, the claim, and how the model does."""
     left = "before its end: rounds that are done are kept, and steps of others stay charged"
-    with on_interrupt(left, resume=True), shown(progress) as bar:
+    with on_interrupt(Interrupted(left, resume=True)), shown(progress) as bar:
         run_in_process(folder, plan, device=device, progress=bar)
     measured = measure(folder, plan, device=device)
     return _answer(folder, plan, claim=claim_of(folder), operator_only=measured)

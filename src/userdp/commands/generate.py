@@ -11,6 +11,7 @@ from userdp.claims import claim
 from userdp.commands.arguments import folder_of
 from userdp.commands.progress import shown
 from userdp.core.codec import digest
+from userdp.core.errors import Interrupted
 from userdp.core.files import OPERATOR_FILE, SHAREABLE_FILE, require_new, write_file, write_json
 from userdp.core.interrupts import on_interrupt
 from userdp.core.stages import Progress
@@ -74,7 +75,8 @@ def generate(
     store = None if check is None else UserStore.open(Path(check))
     how = GenerateConfig(**options)
     texts: list[GeneratedText] = []
-    with on_interrupt("before its end: no text was written", resume=False), shown(progress) as bar:
+    left = "before its end: no text was written"
+    with on_interrupt(Interrupted(left)), shown(progress) as bar:
         bar.stage("sampling", records)
         for text in sampled_texts(path, how, records, device=device):
             texts.append(text)

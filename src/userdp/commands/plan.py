@@ -11,7 +11,7 @@ from userdp.claims.claims import foreseen
 from userdp.claims.weights import Subject, ancestry
 from userdp.commands.arguments import refuse
 from userdp.commands.progress import shown
-from userdp.core.errors import warn
+from userdp.core.errors import Interrupted, warn
 from userdp.core.files import require_new
 from userdp.core.interrupts import on_interrupt
 from userdp.core.stages import Progress
@@ -173,7 +173,7 @@ def _measured(
             "epsilon covers what is chosen by them."
         )
     left = "before its end: no norms were kept, and what was charged stays charged"
-    with on_interrupt(left, resume=False), shown(progress) as bar:
+    with on_interrupt(Interrupted(left)), shown(progress) as bar:
         return probe_store(UserStore.open(store), config, who, progress=bar, **how)
 
 

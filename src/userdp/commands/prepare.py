@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from userdp.commands.arguments import Section
 from userdp.commands.progress import shown
-from userdp.core.errors import UseError, warn
+from userdp.core.errors import Interrupted, UseError, warn
 from userdp.core.interrupts import held, on_interrupt
 from userdp.core.stages import Progress
 from userdp.data.pipeline import Engine, append_records, prepare_store
@@ -119,7 +119,7 @@ def prepare(
         how["records_per_user"] = records_per_user
     write = append_records if append else prepare_store
     left = "before its end: no store was written in part"
-    with on_interrupt(left, resume=False), shown(progress) as bar:
+    with on_interrupt(Interrupted(left)), shown(progress) as bar:
         write(records, place, progress=bar, **how)
     with held() as signals:  # the store stands: what remains is short, and belongs to it
         if shared is not None:
@@ -127,7 +127,7 @@ def prepare(
         if StoreLedger(place).history().lines:  # the counts are shown to who may charge it next
             StoreLedger(place).look("prepare")
         store = UserStore.open(place, fixed_graph=True)
-        signals.finished()
+        signals.heard = False
     return store
 
 

@@ -9,12 +9,11 @@ Only the main thread of a process can be asked; elsewhere signals do what they d
 
 from __future__ import annotations
 
-import math
 import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import Final
@@ -33,84 +32,61 @@ _SAID = b"\ninterrupted: stopping where nothing is lost by it; once more to stop
 class Held:
     """The flag that a signal sets while a block holds signals back; made by `held`.
 
-    Within another block that holds them it is never set: what is a whole step for the inner block
-    may be a part of one for the outer, which is the one to answer.
-
     Attributes:
-        heard: whether this block was asked to stop, and has not answered.
+        heard: whether the block is to stop; the block sets it back where nothing is left to stop.
     """
 
     def __init__(self) -> None:
         self.heard = False
-        self._first = -math.inf
+        self._first: float | None = None
 
     def hear(self, number: int, frame: FrameType | None) -> None:
         """Set the flag; at a second signal, stop at once."""
-        now = time.monotonic()
-        if now - self._first < _SAME:
-            return
-        if self.heard:
+        if self._first is None:
+            self.heard, self._first = True, time.monotonic()
+            os.write(2, _SAID)  # not print, which cannot be entered twice by one thread
+        elif time.monotonic() - self._first >= _SAME:
             raise KeyboardInterrupt
-        self.heard, self._first = True, now
-        os.write(2, _SAID)  # not print, which cannot be entered twice by one thread
-
-    def interrupted(self, place: str, *, resume: bool) -> Interrupted:
-        """The answer to the signal, for the caller to raise; nothing is lost by stopping here."""
-        self.finished()
-        return Interrupted(place, resume=resume)
-
-    def finished(self) -> None:
-        """Nothing is left to interrupt: what was asked for is done, and ends as usual."""
-        self.heard = False
-
-
-_holding = False
 
 
 def are_held() -> bool:
     """Whether a block around this holds signals back."""
-    return _holding
+    handlers = (signal.getsignal(number) for number in SIGNALS)
+    return any(isinstance(getattr(one, "__self__", None), Held) for one in handlers)
 
 
 @contextmanager
 def held() -> Iterator[Held]:
-    """Hold back the first SIGINT or SIGTERM for the block, which asks for it where it can stop.
+    """Hold back the first SIGINT or SIGTERM for the block, which looks for it where it can stop.
 
-    A signal that is ignored, as a shell wishes of what runs in its background, stays ignored.
+    A signal that is ignored, as a shell wishes of what runs in its background, stays ignored. The
+    flag of a block within another is never set: what is a whole step for the inner block may be a
+    part of one for the outer, which is the one to answer.
 
     Raises:
-        KeyboardInterrupt: a second signal came; or the block ended without an answer to the first.
+        KeyboardInterrupt: a second signal came; or the block ended well with its flag set.
     """
-    global _holding
-    one = Held()
-    if _holding or threading.current_thread() is not threading.main_thread():
-        yield one
-        return
-    handled = [number for number in SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
-    before = {number: signal.signal(number, one.hear) for number in handled}
-    _holding = True
+    asked = Held()
+    free = threading.current_thread() is threading.main_thread() and not are_held()
+    before = {number: signal.getsignal(number) for number in SIGNALS if free}
+    for number, handler in before.items():
+        if handler is not signal.SIG_IGN:
+            signal.signal(number, asked.hear)
     try:
-        yield one
-    except KeyboardInterrupt:  # whoever raised it has ended the block
-        one.finished()
-        raise
+        yield asked
     finally:
-        _holding = False
         for number, handler in before.items():
             signal.signal(number, handler or signal.SIG_DFL)
-        if one.heard:
-            raise KeyboardInterrupt
+    if asked.heard:
+        raise KeyboardInterrupt
 
 
 @contextmanager
-def on_interrupt(
-    place: str | Callable[[], str], *, resume: bool | Callable[[], bool], always: bool = False
-) -> Iterator[None]:
-    """Turn a `KeyboardInterrupt` in the block into an `Interrupted` that says where it stopped.
+def on_interrupt(told: Interrupted, *, always: bool = False) -> Iterator[None]:
+    """Raise ``told`` in place of a `KeyboardInterrupt` in the block.
 
     Args:
-        place: see `Interrupted`; or a function that is called when the interrupt comes.
-        resume: likewise.
+        told: says where the operation stopped; the block may change what it says.
         always: also replace an `Interrupted` of an operation within the block, whose steps say
             nothing to the caller of this one.
     """
@@ -119,5 +95,4 @@ def on_interrupt(
     except KeyboardInterrupt as error:
         if isinstance(error, Interrupted) and not always:
             raise
-        where, goes_on = (one() if callable(one) else one for one in (place, resume))
-        raise Interrupted(str(where), resume=bool(goes_on)) from error
+        raise told from error

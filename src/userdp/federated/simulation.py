@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from userdp.core.errors import UseError
+from userdp.core.errors import Interrupted, UseError
 from userdp.core.files import operator_folder, whole_folder, write_file, write_json
 from userdp.core.interrupts import held
 from userdp.core.stages import Progress
@@ -185,7 +185,7 @@ def run_in_process(
             for index in asked:
                 if signals.heard:
                     place = f"in round {number} of {plan.rounds}, between two silos"
-                    raise signals.interrupted(place, resume=True)
+                    raise Interrupted(place, resume=True)
                 if not silos[index].sits_out(number):
                     updates[index] = silos[index].run_round(number, weights)
             return updates

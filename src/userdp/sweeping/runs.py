@@ -21,7 +21,7 @@ from userdp.claims.ledger_lineage import bases_of, lineage_between, parts_of, pa
 from userdp.claims.lineage import ConditionKind, Lineage, about, of_parts
 from userdp.core import files
 from userdp.core.codec import encode
-from userdp.core.errors import FailureError, UseError
+from userdp.core.errors import FailureError, Interrupted, UseError
 from userdp.core.interrupts import on_interrupt
 from userdp.core.stages import Progress
 from userdp.data.user_store import UserStore, require_intact
@@ -134,14 +134,14 @@ def run_sweep(
     """
     choose_device(device)
     folder, digest = SweepFolder(out), store.meta.content_sha256
+    if resume:
+        folder.resume(request, digest)
+    elif request is None:
+        raise UseError("a new tuning needs its candidates", hint="give --plan and --tuning")
+    else:
+        folder.begin(request, digest)
     left = "between two steps: trials and scores that are finished are kept"
-    with on_interrupt(left, resume=folder.sweep.exists, always=True):
-        if resume:
-            folder.resume(request, digest)
-        elif request is None:
-            raise UseError("a new tuning needs its candidates", hint="give --plan and --tuning")
-        else:
-            folder.begin(request, digest)
+    with on_interrupt(Interrupted(left, resume=True), always=True):
         files.sweep(out)
         shown = progress or Progress()
         return _Sweep(store=store, folder=folder, device=device, shown=shown).run()

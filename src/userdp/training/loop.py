@@ -18,7 +18,7 @@ from torch import nn
 
 from userdp.core import files, interrupts
 from userdp.core.codec import digest, encode
-from userdp.core.errors import UseError, warn
+from userdp.core.errors import Interrupted, UseError, warn
 from userdp.core.stages import Progress
 from userdp.data.splits import Split
 from userdp.data.user_store import UserStore
@@ -61,6 +61,7 @@ from userdp.training.without_privacy import PlainRun
 
 _SECRET, _USUAL = UnsafeSeeds(), RunOptions()
 Watched = Callable[[PrivateRun, nn.Module], object]
+_AT_ONCE = "at once: updates since the last checkpoint are lost, and their steps stay charged"
 _SOON = 5
 """Steps after which the mean cohort is held against the expected one."""
 _CURVES = ("loss", "units", "clipped_fraction", "seconds", "learning_rate")
@@ -112,16 +113,11 @@ def train(
         Interrupted: Ctrl-C or SIGTERM came. The step that had been charged was finished, applied
             and written to a checkpoint, unless a second signal did not leave it the time.
     """
-    folder, world, opened = RunFolder(out), World(), False
-
-    def place() -> str:
-        if not folder.begun:
-            return "before anything was charged"
-        if not opened:
-            return "before the next step"
-        return "at once: updates since the last checkpoint are lost, and their steps stay charged"
-
-    with interrupts.on_interrupt(place, resume=lambda: folder.begun):
+    folder, world = RunFolder(out), World()
+    stopped = Interrupted("before anything was charged")
+    if folder.begun:
+        stopped = Interrupted("before the next step", resume=True)
+    with interrupts.on_interrupt(stopped):
         ended = resume and not dry_run
         if ended and world.on_rank_zero(lambda: settle_finished(folder, StoreLedger(store.path))):
             return None  # all that a kill left to do
@@ -175,11 +171,12 @@ def train(
                     "a run without privacy has no claim to foretell", hint="leave out --dry-run"
                 )
             return dry_run_of(run.described(), run.mechanism)
-        with interrupts.held() as signals, run.open():
-            opened = True
-            if watched is not None and isinstance(run, PrivateRun):
-                watched(run, model)
-            _take_steps(run, training, config, options, signals, progress or Progress())
+        with interrupts.held() as signals:
+            stopped.place, stopped.resume = _AT_ONCE, True
+            with run.open():
+                if watched is not None and isinstance(run, PrivateRun):
+                    watched(run, model)
+                _take_steps(run, training, config, options, signals, progress or Progress())
     return None
 
 
@@ -224,7 +221,7 @@ def _take_steps(
     if evaluates and not run.done:
         evaluate_now(0)
     if world.any(signals.heard) and run.remaining:
-        raise signals.interrupted(f"before step {run.done + 1} of {plan.steps}", resume=True)
+        raise Interrupted(f"before step {run.done + 1} of {plan.steps}", resume=True)
 
     follows = config.schedule is Schedule.FOLLOWING and isinstance(plan, Plan)
     for step in run:
@@ -247,14 +244,14 @@ def _take_steps(
             checkpoints.save(step.number, writes=world.rank == 0)
         shown.at(step.number)
         if stops:
-            raise signals.interrupted(f"after step {step.number} of {plan.steps}", resume=True)
+            raise Interrupted(f"after step {step.number} of {plan.steps}", resume=True)
         if evaluates and (last or step.number % config.evaluate_every == 0):
             evaluate_now(step.number)
 
     log.close()
     average.apply()
     run.save()
-    signals.finished()
+    signals.heard = False  # nothing is left to stop
 
 
 class OperatorLog:

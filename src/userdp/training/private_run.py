@@ -38,7 +38,7 @@ from userdp.claims.released_files import bound_files
 from userdp.core import interrupts
 from userdp.core.codec import canonical
 from userdp.core.environment import warn_of_spinning
-from userdp.core.errors import FailureError, UseError, warn
+from userdp.core.errors import FailureError, Interrupted, UseError, warn
 from userdp.data.user_store import UserStore
 from userdp.gradients import Loss, causal_lm_loss, require_masked, require_uncoupled
 from userdp.gradients.precision import require_no_autocast
@@ -297,7 +297,8 @@ class PrivateRun:
             signals = self._signals
             if signals is not None and self._world.any(signals.heard):
                 place = f"after step {self.done}" if self.done else "before step 1"
-                raise signals.interrupted(f"{place} of {self.plan.steps}", resume=True)
+                signals.heard = False
+                raise Interrupted(f"{place} of {self.plan.steps}", resume=True)
             moved = None if self._moved else movement_since(self._of.model, self._of.optimizer)
             with self._held.own_passes():
                 step = self._step()

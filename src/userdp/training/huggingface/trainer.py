@@ -47,7 +47,7 @@ from userdp.claims import Claim, claim
 from userdp.claims.lineage import Condition, ConditionKind, Lineage
 from userdp.claims.weights import describe, digest_of
 from userdp.core import files, interrupts
-from userdp.core.errors import FailureError, UseError
+from userdp.core.errors import FailureError, Interrupted, UseError
 from userdp.core.interrupts import Held
 from userdp.data.user_store import UserStore
 from userdp.gradients import Loss, causal_lm_loss
@@ -202,10 +202,10 @@ class UserLevelMixin(Trainer):  # type: ignore[misc]  # transformers leaves its 
                 if self._run.remaining:
                     place = f"after step {self._run.done} of {self._plan.steps}"
                     if signals.heard:
-                        raise signals.interrupted(place, resume=True)
+                        raise Interrupted(place, resume=True)
                 else:
                     self._run.save(tokenizer=self.processing_class)
-                    signals.finished()
+                    signals.heard = False  # nothing is left to stop
             finally:
                 self.remove_callback(stop)
                 if self._private is not None:
