@@ -7,6 +7,7 @@ import stat
 import pytest
 
 from tests.modes import made_with, open_to_others
+from userdp.commands.arguments import require_new
 from userdp.core import files
 from userdp.core.errors import UseError
 
@@ -37,7 +38,7 @@ def test_an_operators_file_is_never_open_whatever_a_killed_process_left(
     with path.open() as reader, made_with(umask, monkeypatch):
         with files.whole_file(path, mode=files.OPERATOR_FILE) as file:
             file.write(b"secret")
-            assert {mode(part) for part in tmp_path.iterdir() if part != path} == {0o600}
+            assert {mode(part) for part in tmp_path.rglob("*") if part != path} == {0o700, 0o600}
         assert reader.read() == "left by a killed process"
     assert mode(path) == 0o600
     assert path.read_bytes() == b"secret"
@@ -59,18 +60,17 @@ def test_nothing_writes_over_what_tells_what_people_paid(tmp_path, name):
     for file in ("ledger.jsonl", "meta.json", "model/model.safetensors", "report.html"):
         (tmp_path / "run" / file).write_text("kept")
     with pytest.raises(UseError, match="what its people paid"):
-        files.require_new(tmp_path / "run" / name, overwrite=True)
-    files.require_new(tmp_path / "run" / "report.html", overwrite=True)
-    files.require_new(tmp_path / "run" / "new.json", overwrite=False)
+        require_new(tmp_path / "run" / name, overwrite=True, name="plan.json")
+    require_new(tmp_path / "run" / "report.html", overwrite=True, name="report.html")
+    require_new(tmp_path / "run" / "new.json", overwrite=False, name="new.json")
 
 
 def test_what_a_killed_process_left_goes_when_the_same_is_written_again(tmp_path):
-    """Half a file and half a folder that were to become it; one of another name is another's."""
+    """Half of a file that was to become it; one of another name is another's."""
     path, other = tmp_path / "plan.json", ".partial-plan.json-other-0123abcd"
     for name in (".partial-plan.json-0123abcd", other):
-        (tmp_path / name).write_text("half")
-    (tmp_path / ".partial-plan.json-89abcdef").mkdir()
-    (tmp_path / ".partial-plan.json-89abcdef" / "inside").write_text("half")
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "plan.json").write_text("half")
     files.write_file(path, b"whole")
     assert {one.name for one in tmp_path.iterdir()} == {"plan.json", other}
     path.unlink()

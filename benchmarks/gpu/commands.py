@@ -87,7 +87,6 @@ def _score(place: Place, device: str) -> Numbers:
         place.folder / f"scores-{device}",
         split=Split.HELD_OUT_USERS,
         device=device,
-        overwrite=True,
     )
     quartiles: Numbers = found["quantiles"]
     return quartiles

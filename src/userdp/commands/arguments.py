@@ -1,4 +1,4 @@
-"""What commands share about their arguments: sections of settings, folders of runs, refusals."""
+"""What commands share about their arguments: sections of settings, refusals, places of files."""
 
 from __future__ import annotations
 
@@ -10,6 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from userdp.core.errors import UseError, closest, likely
+from userdp.core.files import in_the_way
+
+_MADE_ANEW = {".html", ".md", ".png", ".pdf", ".svg", ".csv", ".txt", ".tsv"}
+"""Pages, pictures and tables, which can be made again from what lies beside them."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -61,3 +65,32 @@ def folder_of(run: str | os.PathLike[str]) -> Path:
             f"there is no run at {path}", hint="name the folder that a run was trained in"
         )
     return path
+
+
+def require_new(path: Path, *, overwrite: bool, name: str) -> None:
+    """`UseError` unless a file can be put at ``path`` and nothing is lost by that.
+
+    The one rule for every file that a command writes, asked before any work is done or charged.
+
+    Args:
+        path: of the file.
+        overwrite: what lies there may be replaced.
+        name: a good name for the file, told where ``path`` is a folder.
+    """
+    if path.is_dir():
+        raise UseError(
+            f"{path} is a folder, and a file is to be written there",
+            hint=f"name a file in it: {path / name}",
+        )
+    if not path.parent.is_dir():
+        raise UseError(f"there is no folder {path.parent} to put {path.name} in")
+    if not overwrite and (path.exists() or path.is_symlink()):
+        raise in_the_way(path)
+    above = list(path.resolve().parents)[:4]
+    kept = path.exists() and any((one / "ledger.jsonl").exists() for one in above)
+    if kept and path.suffix.lower() not in _MADE_ANEW:
+        raise UseError(
+            f"{path} is part of a user store or of a run: writing there would destroy what tells "
+            "what its people paid, and for which weights",
+            hint="choose another place",
+        )

@@ -9,9 +9,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from userdp.commands.arguments import require_new
 from userdp.commands.progress import shown
 from userdp.core.errors import UseError
-from userdp.core.files import require_new
 from userdp.core.stages import Progress
 from userdp.data.overlap import (
     OverlapRules,
@@ -83,8 +83,8 @@ def dedup(
         raise UseError(f"there is no public corpus at {corpus}")
     if place.exists() and place.samefile(corpus):
         raise UseError(f"--out is the public corpus itself, {corpus}, which stays as it is")
-    require_new(place, overwrite=overwrite, name="clean.jsonl.gz")
-    require_new(provenance_of(place), overwrite=overwrite)
+    for file in (place, provenance_of(place)):
+        require_new(file, overwrite=overwrite, name="clean.jsonl.gz")
     name = secrets.token_hex(16)
     published = PublicCorpus(text=text, url=url, domains=_domains(domain), urls=_urls(urls))
     if store is not None:

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from userdp.claims import claim
-from userdp.commands.arguments import folder_of
+from userdp.commands.arguments import folder_of, require_new
 from userdp.commands.progress import shown
 from userdp.core.codec import digest
 from userdp.core.errors import Interrupted
-from userdp.core.files import OPERATOR_FILE, SHAREABLE_FILE, require_new, write_file, write_json
+from userdp.core.files import OPERATOR_FILE, SHAREABLE_FILE, write_file, write_json
 from userdp.core.interrupts import on_interrupt
 from userdp.core.stages import Progress
 from userdp.data.overlap import longest_copies

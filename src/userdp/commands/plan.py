@@ -9,10 +9,9 @@ from typing import Annotated, Any
 
 from userdp.claims.claims import foreseen
 from userdp.claims.weights import Subject, ancestry
-from userdp.commands.arguments import refuse
+from userdp.commands.arguments import refuse, require_new
 from userdp.commands.progress import shown
 from userdp.core.errors import Interrupted, warn
-from userdp.core.files import require_new
 from userdp.core.interrupts import on_interrupt
 from userdp.core.stages import Progress
 from userdp.data.store_meta import StoreMeta, read_meta

@@ -9,8 +9,8 @@ from datetime import date
 from pathlib import Path
 from typing import Annotated, Any
 
-from userdp.commands.arguments import folder_of, refuse
-from userdp.core.files import OPERATOR_FILE, SHAREABLE_FILE, require_new, write_file
+from userdp.commands.arguments import folder_of, refuse, require_new
+from userdp.core.files import OPERATOR_FILE, SHAREABLE_FILE, write_file
 from userdp.reporting.facts import About, Facts, read_runs, read_store_total
 from userdp.reporting.meaning import FALSE_ALARMS
 from userdp.reporting.operator_part import read_operator

@@ -10,7 +10,7 @@ from typing import Any
 
 from userdp.accounting.filters import RenyiFilter
 from userdp.claims import claim as claim_at
-from userdp.commands.arguments import folder_of
+from userdp.commands.arguments import folder_of, require_new
 from userdp.commands.progress import shown
 from userdp.core.codec import encode, plain
 from userdp.core.errors import UseError
@@ -281,6 +281,7 @@ def score(
     """
     from userdp.training.store_losses import score_store  # loads torch
 
+    require_new(Path(out), overwrite=overwrite, name="scores.arrow")
     with shown(progress) as bar:
         # Scoring claims nothing, so that it may read a store of any adjacency.
         scored = score_store(
@@ -288,7 +289,6 @@ def score(
             model,
             Path(out),
             batch=micro_batch,
-            overwrite=overwrite,
             device=device,
             progress=bar,
         )

@@ -1,8 +1,8 @@
 """Files and folders that are there whole or not at all, with their mode from the first moment on.
 
-What is being written lies beside its place as ``.partial-NAME-…``, under a lock that its process
-holds, and takes its place by one rename. What a killed process left has no lock, so that the next
-writer of the same name, or `sweep`, removes it.
+What is being written lies beside its place, in a folder ``.partial-NAME-…`` (0700) that its process
+has locked, and takes its place by one rename. The folder that a killed process left has no lock, so
+that the next writer of the same name, or `sweep`, removes it.
 """
 
 from __future__ import annotations
@@ -13,49 +13,18 @@ import hashlib
 import os
 import secrets
 import shutil
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
 from userdp.core.codec import parse, text_of
-from userdp.core.errors import FailureError, UseError, UserdpError, kind_of
+from userdp.core.errors import FailureError, UseError, UserdpError
 
 TEMPORARY = ".partial-"
 SHAREABLE_FILE = 0o644
 OPERATOR_FILE = 0o600
 OPERATOR_FOLDER = 0o700
-_MADE_ANEW = {".html", ".md", ".png", ".pdf", ".svg", ".csv", ".txt", ".tsv"}
-"""Pages, pictures and tables, which can be made again from what lies beside them."""
-
-
-def require_new(path: Path, *, overwrite: bool, name: str = "") -> None:
-    """`UseError` unless a file can be put at ``path`` and nothing is lost by that.
-
-    The one rule for every file that a command writes, asked before any work is done or charged.
-
-    Args:
-        path: of the file.
-        overwrite: what lies there may be replaced.
-        name: a good name for the file, told where ``path`` is a folder.
-    """
-    if path.is_dir():
-        raise UseError(
-            f"{path} is a folder, and a file is to be written there",
-            hint=f"name a file in it: {path / name}" if name else None,
-        )
-    if not path.parent.is_dir():
-        raise UseError(f"there is no folder {path.parent} to put {path.name} in")
-    if not overwrite and (path.exists() or path.is_symlink()):
-        raise in_the_way(path)
-    above = list(path.resolve().parents)[:4]
-    kept = path.exists() and any((one / "ledger.jsonl").exists() for one in above)
-    if kept and path.suffix.lower() not in _MADE_ANEW:
-        raise UseError(
-            f"{path} is part of a user store or of a run: writing there would destroy what tells "
-            "what its people paid, and for which weights",
-            hint="choose another place",
-        )
 
 
 def digest_of_file(path: Path) -> str:
@@ -73,14 +42,46 @@ def in_the_way(path: Path, what: str = "a file") -> UseError:
 
 
 @contextmanager
+def _beside(path: Path) -> Iterator[Path]:
+    """A place in which a file or a folder is made that becomes ``path`` when the block ends well.
+
+    What a killed process left of an earlier try is removed.
+    """
+    sweep(path.parent, glob.escape(path.name))
+    folder = path.with_name(f"{TEMPORARY}{path.name}-{secrets.token_hex(4)}")
+    with ExitStack() as ending:
+        folder.mkdir(mode=OPERATOR_FOLDER)
+        ending.callback(shutil.rmtree, folder, ignore_errors=True)
+        with suppress(FailureError):  # a file system without locks, where nothing left is removed
+            ending.enter_context(_locked(folder))
+        made = folder / path.name
+        yield made
+        for one in (*made.rglob("*"), made):
+            sync(one)
+        if made.is_dir() and path.exists():
+            path.rename(folder / f"old {path.name}")
+        made.rename(path)
+        sync(path.parent)
+
+
+@contextmanager
 def whole_file(path: Path, *, mode: int = SHAREABLE_FILE) -> Iterator[IO[bytes]]:
     """A file to write that becomes ``path`` when the block ends well, and vanishes otherwise."""
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
-    with _beside(path, lambda place: os.open(place, flags, mode)) as (temporary, descriptor):
-        with os.fdopen(descriptor, "wb", closefd=False) as file:
+    with _beside(path) as place:
+        place.touch(mode=mode, exist_ok=False)
+        with place.open("wb") as file:
             yield file
-        os.fsync(descriptor)
-        temporary.replace(path)
+
+
+@contextmanager
+def whole_folder(path: Path, *, mode: int = 0o755) -> Iterator[Path]:
+    """A temporary folder that becomes ``path`` when the block ends well, and vanishes otherwise.
+
+    What stood at ``path`` before is replaced at the very end.
+    """
+    with _beside(path) as place:
+        place.mkdir(mode=mode)
+        yield place
 
 
 def write_file(path: Path, data: bytes | memoryview, *, mode: int = SHAREABLE_FILE) -> None:
@@ -116,12 +117,16 @@ def read_json(path: Path, *, what: str, finite: bool = True) -> dict[str, Any]:
         finite: see `userdp.core.codec.parse`.
     """
     try:
-        values = parse(path.read_bytes(), finite=finite)
-        if not isinstance(values, dict):
-            raise ValueError("it holds no JSON object")
+        return _object(path.read_bytes(), finite=finite)
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else error
         raise UseError(f"cannot read {what} from {path}: {why}") from error
+
+
+def _object(text: bytes, *, finite: bool) -> dict[str, Any]:
+    values = parse(text, finite=finite)
+    if not isinstance(values, dict):
+        raise ValueError("it holds no JSON object")
     return values
 
 
@@ -133,64 +138,6 @@ def operator_folder(path: Path) -> None:
     """
     path.mkdir(mode=OPERATOR_FOLDER, parents=True, exist_ok=True)
     path.chmod(OPERATOR_FOLDER)
-
-
-@contextmanager
-def whole_folder(path: Path, *, mode: int = 0o755) -> Iterator[Path]:
-    """A temporary folder that becomes ``path`` when the block ends well, and vanishes otherwise.
-
-    What stood at ``path`` before is replaced at the very end.
-    """
-
-    def make(place: Path) -> int:
-        place.mkdir(mode=mode)
-        return os.open(place, os.O_RDONLY)
-
-    with _beside(path, make) as (temporary, _):
-        yield temporary
-        for inside in (*temporary.rglob("*"), temporary):
-            sync(inside)
-        old = _temporary(path)
-        if path.exists():
-            path.rename(old)
-        temporary.rename(path)
-        shutil.rmtree(old, ignore_errors=True)
-
-
-def _temporary(path: Path) -> Path:
-    return path.with_name(f"{TEMPORARY}{path.name}-{secrets.token_hex(4)}")
-
-
-@contextmanager
-def _beside(path: Path, make: Callable[[Path], int]) -> Iterator[tuple[Path, int]]:
-    """A new temporary file or folder that is to become ``path``, and the descriptor that locks it.
-
-    What a killed process left of an earlier try is removed.
-
-    Args:
-        path: in whose folder it lies.
-        make: makes it, and opens it.
-    """
-    sweep(path.parent, glob.escape(path.name))
-    descriptor = make(temporary := _temporary(path))
-    try:
-        with suppress(OSError):  # a file system without locks, where nothing left is removed
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield temporary, descriptor
-        sync(path.parent)
-    except BaseException:
-        _remove(temporary)
-        raise
-    finally:
-        os.close(descriptor)
-
-
-def _remove(path: Path) -> None:
-    """Remove a file or a folder, if it is there."""
-    if path.is_dir():
-        shutil.rmtree(path, ignore_errors=True)
-    else:
-        path.unlink(missing_ok=True)
 
 
 def append_line(path: Path, values: dict[str, Any]) -> None:
@@ -214,22 +161,15 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
     A last line that a crash cut short is left out. Exact losses may be NaN.
 
     Raises:
-        UseError: the file cannot be read or is damaged.
+        UseError: a line is damaged.
     """
     values: list[dict[str, Any]] = []
-    if not path.exists():
-        return values
-    try:
-        for line in path.read_bytes().split(b"\n")[:-1]:
-            values.append(dict(parse(line, finite=False)))
-    except OSError as error:
-        raise UseError(
-            f"cannot read {path}: {error.strerror}; it may be for the run's operator only",
-            hint="ask its operator, or make a public report with --public",
-        ) from error
-    except (ValueError, TypeError) as error:
-        damaged = f"line {len(values) + 1} of {path}"
-        raise UseError(f"{damaged} is damaged: {kind_of(error)}") from error
+    whole = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
+    for number, line in enumerate(whole, start=1):
+        try:
+            values.append(_object(line, finite=False))
+        except ValueError as error:
+            raise UseError(f"line {number} of {path} is damaged: {error}") from error
     return values
 
 
@@ -266,9 +206,13 @@ def sweep(folder: Path, name: str = "*") -> None:
         name: of the file or folder that was to be written; any by default.
     """
     for left in folder.glob(f"{TEMPORARY}{name}-{'[0-9a-f]' * 8}"):
-        written = FailureError("a living process writes it")
-        with suppress(FailureError, OSError), exclusive(left, refusal=written):
-            _remove(left)
+        with suppress(FailureError), _locked(left):
+            shutil.rmtree(left, ignore_errors=True)
+
+
+def _locked(folder: Path) -> AbstractContextManager[int]:
+    """Holds the lock of what a process is writing; `FailureError` if another process has it."""
+    return exclusive(folder, refusal=FailureError("a living process writes it"))
 
 
 def sync(path: Path) -> None:

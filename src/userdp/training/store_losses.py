@@ -17,7 +17,6 @@ from torch import Tensor, nn
 
 from userdp.core.codec import canonical
 from userdp.core.errors import UseError
-from userdp.core.files import require_new
 from userdp.core.stages import Progress
 from userdp.core.vocabulary import require_count
 from userdp.data.selection import write_scores
@@ -293,7 +292,6 @@ def score_store(
     split: Split = Split.TRAIN,
     batch: int = 32,
     device: str = AUTO,
-    overwrite: bool = False,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
     """Write ``exp(mean loss)`` of each example of ``split`` to ``out``, a file of mode 0600.
@@ -309,11 +307,10 @@ def score_store(
     Args:
         store: whose examples are read.
         model: "bundled", a folder, or a name on the hub; trained only on public data.
-        out: the file.
+        out: the file; what lies there is replaced.
         split: which examples.
         batch: examples in one pass.
         device: auto (cuda where there is one, else cpu), cpu, cuda or cuda:N.
-        overwrite: replace what lies at ``out``.
         progress: shows how many examples are done.
 
     Returns:
@@ -321,12 +318,11 @@ def score_store(
         operator-only.
 
     Raises:
-        UseError: ``out`` is in use, the split is empty, or the model cannot read the store's tokens
+        UseError: the split is empty, or the model cannot read the store's tokens
             or was trained on people's text.
     """
     require_count("micro_batch", batch)
     computes = choose_device(device)
-    require_new(out, overwrite=overwrite, name="scores.arrow")
     part = store.split(split)
     users, examples = rows_of(part, np.arange(len(part.counts)))
     if not len(users):
