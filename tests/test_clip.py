@@ -13,13 +13,9 @@ import pytest
 from scipy import stats
 
 from tests.plans import changed_plan, els_plan, uls_plan
-from userdp.core.clip_forms import (
-    FARTHEST,
-    AdaptiveClipping,
-    ClipForm,
-    sum_noise_multiplier,
-)
+from userdp.core.clip_forms import FARTHEST, AdaptiveClipping, ClipForm
 from userdp.core.errors import UseError
+from userdp.noise.gaussian import sum_noise_multiplier
 from userdp.plans import Plan
 
 COUNT_NOISE = 1.5

@@ -131,7 +131,7 @@ def test_what_is_no_object_of_it_is_refused(values):
         decode(Whole, values, what="it")
 
 
-@pytest.mark.parametrize("bad", [math.nan, math.inf, b"bytes", {1, 2}])
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
 def test_what_json_cannot_hold_is_not_written(bad):
     with pytest.raises(UseError):
         encode(replace(WHOLE, size=bad))

@@ -47,9 +47,8 @@ def test_a_signal_that_comes_twice_at_once_is_one_and_what_is_finished_is_not_in
 
 
 def test_a_signal_that_nobody_asked_for_comes_at_the_end():
-    with pytest.raises(KeyboardInterrupt), held() as signals:
+    with pytest.raises(KeyboardInterrupt), held():
         send()
-        assert signals.heard
 
 
 def test_an_inner_block_and_another_thread_leave_the_answer_to_the_outer_block():

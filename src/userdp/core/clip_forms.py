@@ -10,13 +10,8 @@ step t the release is a *pair*: the clipped sum with noise of deviation
 
 with M the plan's public denominator, never the number of units drawn.
 
-**The pair costs as much as the sum alone at effective noise multiplier σ**,
-:math:`\sigma^{-2} = \sigma_\Delta^{-2} + (2\sigma_b)^{-2}`. *Proof.* Measured in deviations of its
-noise, the pair is one Gaussian sum query to which each drawn unit adds
-:math:`(\mathrm{clip}(g_i) / (\sigma_\Delta C_t),\ \pm 1/(2\sigma_b))`, of norm at most 1/σ. So k
-drawn units of a user move it by at most k/σ (the count's share is k/2, not 1/2), which is all that
-Theorems 1-3 of Charles et al. ask; :math:`C_t` is a function of earlier releases, and adaptive
-composition allows it. ∎
+What the pair costs, and how much noise its sum therefore needs:
+`userdp.noise.gaussian.sum_noise_multiplier`.
 
 Source: Andrew et al. 2021, "Differentially Private Learning with Adaptive Clipping", Algorithm 1
 and Theorem 1.
@@ -30,7 +25,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeAlias
 
-from userdp.core.errors import UseError
+from userdp.core.errors import UseError, one_of
 from userdp.core.vocabulary import require_positive
 
 FARTHEST = 2.0**20
@@ -38,9 +33,6 @@ FARTHEST = 2.0**20
 
 LEAST_CLIP = 1e-8
 """The least clip norm: float32 squares of gradients that are clipped to less may vanish."""
-
-_LEAST_RATIO = 0.55
-_ROUNDING = 1 + 1e-12
 
 
 class ClipForm(StrEnum):
@@ -56,11 +48,6 @@ class ClipForm(StrEnum):
     THRESHOLD = "threshold"
     NORMALIZED = "normalized"
     AUTOMATIC = "automatic"
-
-    @property
-    def stabilized(self) -> bool:
-        """Whether γ says something."""
-        return self is ClipForm.AUTOMATIC
 
 
 OwnForm: TypeAlias = Callable[[float, float], float]
@@ -83,10 +70,7 @@ def clip_form(name: str) -> Callable[[OwnForm], OwnForm]:
         UseError: the name is taken by a form of userdp's own.
     """
     if name in set(ClipForm):
-        raise UseError(
-            f"{name!r} is a form of userdp's own, which plans and ledgers mean by that name",
-            hint="choose another name",
-        )
+        raise UseError(f"{name!r} is the name of a form of userdp's own: choose another name")
 
     def register(form: OwnForm) -> OwnForm:
         OWN_FORMS[name] = form
@@ -189,10 +173,10 @@ class Clip:
         if self.form in set(ClipForm):  # a setting of a command line is a word
             object.__setattr__(self, "form", ClipForm(self.form))
         elif self.form not in OWN_FORMS:
-            known = ", ".join([*ClipForm, *OWN_FORMS])
+            known = one_of(self.form, [*ClipForm, *OWN_FORMS])
             raise UseError(
                 f"there is no form of clipping named {self.form!r}",
-                hint=f"one of {known}; or import the module that registers it by clip_form",
+                hint=f"{known}; or import the module that registers it by clip_form",
             )
         if self.item_norm is not None:
             require_positive("item_norm", self.item_norm)
@@ -208,27 +192,3 @@ class Clip:
     def divided(self) -> bool:
         """Whether the noisy sum is divided by C."""
         return self.form in (ClipForm.NORMALIZED, ClipForm.AUTOMATIC)
-
-
-def sum_noise_multiplier(*, noise_multiplier: float, count_noise_std: float) -> float:
-    r"""The noise that the sum needs beside the count: :math:`\sigma_\Delta`, rounded up.
-
-    .. math:: \sigma_\Delta = (\sigma^{-2} - (2\sigma_b)^{-2})^{-1/2}
-
-    Raises:
-        UseError: ``count_noise_std`` is not above 0.55 ``noise_multiplier``: the count alone would
-            cost (nearly) all of the budget, or more.
-
-    >>> sigma = sum_noise_multiplier(noise_multiplier=1.0, count_noise_std=2.5)
-    >>> round(sigma, 4), 1 / math.hypot(1 / sigma, 1 / (2 * 2.5)) >= 1.0
-    (1.0206, True)
-    """
-    if not _LEAST_RATIO * noise_multiplier < count_noise_std < math.inf:
-        raise UseError(
-            f"count_noise_std must be finite and above {_LEAST_RATIO} times the noise multiplier "
-            f"({noise_multiplier:g}), got {count_noise_std!r}: the count of clipped units alone "
-            "would cost the whole budget",
-            hint="leave it out for a good default",
-        )
-    share = noise_multiplier / (2 * count_noise_std)
-    return noise_multiplier / math.sqrt((1 - share) * (1 + share)) * _ROUNDING

@@ -7,15 +7,13 @@ union apart, or the subclasses of a class.
 
 **Texts.** `parse` takes less than Python's own reader, whose input other readers understand
 differently: of two equal keys the last one counts, so that one signature would cover two claims;
-``NaN`` and ``1e999`` become numbers; brackets nested too deep end in a `RecursionError`. `text_of`
-writes exactly what `parse` reads.
+``NaN`` and ``1e999`` become numbers. `text_of` writes what `parse` reads.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import hashlib
-import inspect
 import json
 import math
 import os
@@ -24,7 +22,7 @@ import types
 import typing
 from collections.abc import Mapping
 from datetime import date
-from enum import Enum
+from enum import EnumType
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal, TypeVar, Union
@@ -32,8 +30,6 @@ from typing import Any, Literal, TypeVar, Union
 from userdp.core.errors import UseError
 
 T = TypeVar("T")
-_TAGS = ("schema", "kind")
-_LARGEST = sys.float_info.max
 
 
 def encode(value: Any) -> Any:
@@ -43,10 +39,10 @@ def encode(value: Any) -> Any:
         value: a dataclass, or what the fields of one may hold.
 
     Raises:
-        UseError: a number is not finite, or the value is of a type that no field may hold.
+        UseError: a number is not finite.
     """
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return dict(_tags(type(value))) | {
+        return _tags(type(value)) | {
             name: encode(_widened(getattr(value, name), hint))
             for name, hint in _fields(type(value)).items()
         }
@@ -54,13 +50,9 @@ def encode(value: Any) -> Any:
         return {str(key): encode(value[key]) for key in sorted(value)}
     if isinstance(value, tuple | list):
         return [encode(one) for one in value]
-    if isinstance(value, Enum):
-        return value.value
     if isinstance(value, float) and not math.isfinite(value):
         raise UseError(f"a number must be finite to be written down, got {value!r}")
-    if value is None or isinstance(value, bool | int | float | str):
-        return value
-    raise UseError(f"{value!r} is of a type that cannot be written down")
+    return value
 
 
 def plain(value: Any) -> Any:
@@ -116,18 +108,17 @@ def _fields(kind: Any) -> dict[str, Any]:
 
 
 @cache
-def _tags(kind: Any) -> Mapping[str, str | None]:
+def _tags(kind: Any) -> dict[str, str | None]:
     """What tells a class apart: its class variables of such a name; None where it only declares it,
     for its subclasses to have.
     """
     declared = typing.get_type_hints(kind).keys() - _fields(kind).keys()
-    tags = {name: getattr(kind, name, None) for name in _TAGS if name in declared}
-    return types.MappingProxyType(tags)
+    return {name: getattr(kind, name, None) for name in ("schema", "kind") if name in declared}
 
 
 def _classes(hint: Any) -> list[Any]:
     """The dataclasses that may stand where a dataclass is declared: its subclasses, and itself."""
-    if not (inspect.isclass(hint) and dataclasses.is_dataclass(hint)):
+    if not (isinstance(hint, type) and dataclasses.is_dataclass(hint)):
         return []
     below = [one for subclass in hint.__subclasses__() for one in _classes(subclass)]
     return below if None in _tags(hint).values() else [*below, hint]
@@ -141,7 +132,7 @@ def _members(hint: Any) -> tuple[Any, ...]:
 
 def _widened(value: Any, hint: Any) -> Any:
     """A whole number as a float where the field holds floats: 1 and 1.0 are equal."""
-    whole = isinstance(value, int) and not isinstance(value, bool | Enum)
+    whole = isinstance(value, int) and not isinstance(value, bool)
     kinds = _members(hint) if whole else ()
     return float(value) if float in kinds and int not in kinds else value
 
@@ -158,7 +149,7 @@ def _decode(hint: Any, value: Any, at: str) -> Any:
             return value
         if origin in (tuple, list) and isinstance(value, list):
             return origin(_decode(arguments[0], one, f"{at}[{n}]") for n, one in enumerate(value))
-        if inspect.isclass(origin) and issubclass(origin, Mapping) and isinstance(value, dict):
+        if origin in (Mapping, dict) and isinstance(value, dict):
             keys, values = arguments
             return {
                 _decode(keys, _key(keys, key), at): _decode(values, one, f"{at}.{key}")
@@ -167,12 +158,11 @@ def _decode(hint: Any, value: Any, at: str) -> Any:
         if member in (type(None), bool, int, str) and type(value) is member:
             return value
         # NaN compares false; JSON has whole numbers of any length, which may fit no float.
-        if member is float and type(value) in (int, float) and abs(value) <= _LARGEST:
+        if member is float and type(value) in (int, float) and abs(value) <= sys.float_info.max:
             return float(value)
         if member in (Path, date) and type(value) is str:
             return Path(value) if member is Path else date.fromisoformat(value)
-        words = member if inspect.isclass(member) and issubclass(member, Enum) else ()
-        if type(value) is str and value in {one.value for one in words}:
+        if isinstance(member, EnumType) and value in list(member):
             return member(value)
     raise UseError(f"{at} says what is none of its kind: {value!r:.200}")
 
@@ -216,10 +206,9 @@ def _build(kind: type, values: Mapping[str, Any], at: str) -> Any:
 
 
 def parse(data: bytes | str, *, finite: bool = True) -> Any:
-    """The value of a JSON text in UTF-8.
+    """The value of a JSON text.
 
-    Guarantee: no object of it has a key twice; all its strings can be written as UTF-8; with
-    ``finite`` all its numbers are finite.
+    Guarantee: no object of it has a key twice; with ``finite`` all its numbers are finite.
 
     Args:
         data: the text, whole.
@@ -235,12 +224,8 @@ def parse(data: bytes | str, *, finite: bool = True) -> Any:
     Traceback (most recent call last):
     ValueError: a key stands twice in an object
     """
-    text = data.decode("utf-8") if isinstance(data, bytes) else data
-    try:
-        value = json.loads(text, object_pairs_hook=_once)
-        text_of(value, finite=finite)
-    except RecursionError:
-        raise ValueError("it is nested too deep") from None
+    value = json.loads(data, object_pairs_hook=_once)
+    text_of(value, finite=finite)
     return value
 
 
@@ -261,21 +246,11 @@ def text_of(value: Any, *, finite: bool = True, indent: int | None = None) -> st
 
     Raises:
         ValueError: a number is not finite.
-        UseError: a string is no text, such as the name of a file in bytes that are no UTF-8, which
-            Python keeps as halves of surrogate pairs.
 
     >>> text_of({"a": [1, 2.5]})
     '{"a":[1,2.5]}'
     """
     separators = (",", ":") if indent is None else None
-    text = json.dumps(
+    return json.dumps(
         value, ensure_ascii=False, indent=indent, separators=separators, allow_nan=not finite
     )
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise UseError(
-            "half of a surrogate pair is no character: no reader would take a file with it",
-            hint="give files and folders names in UTF-8",
-        ) from error
-    return text

@@ -15,7 +15,6 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 from typing import Final
 
-MOST_LETTERS = 1900
 _LONGEST = 200
 """Letters of another library's words in a message of ours."""
 
@@ -33,16 +32,12 @@ quotes."""
 def printable(text: str) -> str:
     r"""``text`` with whatever a terminal would obey, or no file could hold, written out.
 
-    Errors name paths and words that somebody else may have chosen, of any length: of a very long
-    text the beginning and the end remain, which mostly says what to do.
+    Errors name paths and words that somebody else may have chosen.
 
     >>> printable("no store at \x1b[31m")
     'no store at \\x1b[31m'
     """
-    shown = "".join(one if one.isprintable() or one in "\n\t" else ascii(one)[1:-1] for one in text)
-    if len(shown) <= MOST_LETTERS:
-        return shown
-    return f"{shown[: MOST_LETTERS * 3 // 4]} … {shown[3 - MOST_LETTERS // 4 :]}"
+    return "".join(one if one.isprintable() or one in "\n\t" else ascii(one)[1:-1] for one in text)
 
 
 def closest(word: str, known: Iterable[str]) -> str | None:
@@ -124,8 +119,6 @@ class UseError(UserdpError, ValueError):
 class FailureError(UserdpError, RuntimeError):
     """The call was right and the machine could not do it. Exit status 1."""
 
-    exit_status = 1
-
 
 class Interrupted(KeyboardInterrupt):
     """Ctrl-C or SIGTERM stopped an operation where nothing is lost by it. Exit status 130.
@@ -169,9 +162,7 @@ def ran_out_of_memory(error: BaseException) -> bool:
     >>> ran_out_of_memory(RuntimeError("cannot parse 'CUDA out of memory'"))
     False
     """
-    if isinstance(error, MemoryError):
-        return True
-    if not isinstance(error, RuntimeError) or isinstance(error, UserdpError):
-        return False
     # By its name: this module is read where torch must not be imported.
-    return type(error).__name__ == "OutOfMemoryError" or bool(_OUT_OF_MEMORY.match(str(error)))
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+        return True
+    return isinstance(error, RuntimeError) and bool(_OUT_OF_MEMORY.match(str(error)))

@@ -84,8 +84,8 @@ class Guarantee:
         )
 
 
-_ALL_DIGITS = Context(prec=400)
-"""Of the largest double, and some behind the point."""
+_UPWARDS = Context(prec=400, rounding=ROUND_CEILING)
+"""With all digits of the largest double, and some behind the point."""
 
 
 def round_up(epsilon: float, digits: int = 4) -> str:
@@ -98,8 +98,7 @@ def round_up(epsilon: float, digits: int = 4) -> str:
     """
     if math.isinf(epsilon):
         return "inf"
-    step = Decimal(1).scaleb(-digits)
-    return str(Decimal(epsilon).quantize(step, rounding=ROUND_CEILING, context=_ALL_DIGITS))
+    return str(Decimal(epsilon).quantize(Decimal(1).scaleb(-digits), context=_UPWARDS))
 
 
 def delta_up(delta: float, digits: int = 6) -> str:
@@ -158,8 +157,7 @@ def require_noise_multiplier(value: float) -> float:
     Far beyond both ends there is no privacy, or no model; and squares of σ stay numbers, so that no
     accountant overflows.
     """
-    accepted = 1e-30 <= value <= 1e30
-    return _within("noise_multiplier", value, accepted, "finite and in [1e-30, 1e+30]")
+    return _within("noise_multiplier", value, 1e-30 <= value <= 1e30, "finite and in [1e-30, 1e30]")
 
 
 def require_probability(name: str, value: float) -> float:

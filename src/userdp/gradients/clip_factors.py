@@ -203,7 +203,7 @@ class ClipRule:
     def _factors(self, squared_norms: Tensor, bound: float) -> Tensor:
         if not isinstance(self.form, ClipForm):
             return self._own_factors(squared_norms, bound)
-        stability = self.stability if self.form.stabilized else None
+        stability = self.stability if self.form is ClipForm.AUTOMATIC else None
         return clip_factors(squared_norms, l2_clip_norm=bound, stability=stability)
 
     def _own_factors(self, squared_norms: Tensor, bound: float) -> Tensor:

@@ -29,6 +29,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, ClassVar
 
+from userdp.core.errors import UseError
 from userdp.core.vocabulary import require_noise_multiplier
 
 if TYPE_CHECKING:  # the law and the price are read where numpy need not be loaded
@@ -43,7 +44,7 @@ class Gaussian:
     Args:
         multiplier: σ, the standard deviation of the noise that is drawn anew at each step, divided
             by the clip norm; > 0. Beside the count of adaptive clipping the sum has more, see
-            `userdp.core.clip_forms`.
+            `sum_noise_multiplier`.
 
     Raises:
         UseError: the multiplier is out of its range (NaN included).
@@ -55,6 +56,49 @@ class Gaussian:
 
     def __post_init__(self) -> None:
         require_noise_multiplier(self.multiplier)
+
+
+_LEAST_RATIO = 0.55
+_ROUNDING = 1 + 1e-12
+
+
+def sum_noise_multiplier(*, noise_multiplier: float, count_noise_std: float) -> float:
+    r"""The noise that a sum needs beside the count of adaptive clipping: σ_Δ, rounded up.
+
+    .. math:: \sigma_\Delta = (\sigma^{-2} - (2\sigma_b)^{-2})^{-1/2}
+
+    A step of `userdp.core.clip_forms.AdaptiveClipping` releases a pair: the clipped sum with noise
+    of deviation :math:`\sigma_\Delta C_t`, and :math:`\sum_i (b_i - 1/2)` with noise of deviation
+    :math:`\sigma_b`.
+
+    **The pair costs as much as the sum alone at noise multiplier σ**. *Proof.* Measured in
+    deviations of its noise, the pair is one Gaussian sum query to which each drawn unit adds
+    :math:`(\mathrm{clip}(g_i) / (\sigma_\Delta C_t),\ \pm 1/(2\sigma_b))`, of norm at most 1/σ. So
+    k drawn units of a user move it by at most k/σ (the count's share is k/2, not 1/2), which is all
+    that Theorems 1-3 of Charles et al. ask; :math:`C_t` is a function of earlier releases, and
+    adaptive composition allows it. ∎
+
+    Args:
+        noise_multiplier: σ, of the pair.
+        count_noise_std: σ_b.
+
+    Raises:
+        UseError: ``count_noise_std`` is not above 0.55 ``noise_multiplier``: the count alone would
+            cost (nearly) all of the budget, or more.
+
+    >>> sigma = sum_noise_multiplier(noise_multiplier=1.0, count_noise_std=2.5)
+    >>> round(sigma, 4), 1 / math.hypot(1 / sigma, 1 / (2 * 2.5)) >= 1.0
+    (1.0206, True)
+    """
+    if not _LEAST_RATIO * noise_multiplier < count_noise_std < math.inf:
+        raise UseError(
+            f"count_noise_std must be finite and above {_LEAST_RATIO} times the noise multiplier "
+            f"({noise_multiplier:g}), got {count_noise_std!r}: the count of clipped units alone "
+            "would cost the whole budget",
+            hint="leave it out for a good default",
+        )
+    share = noise_multiplier / (2 * count_noise_std)
+    return noise_multiplier / math.sqrt((1 - share) * (1 + share)) * _ROUNDING
 
 
 DRAWS = 2
