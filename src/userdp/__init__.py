@@ -9,7 +9,8 @@
     run = userdp.train(store, plan, out="run")
     print(run.claim)
 
-Everything is imported when it is asked for: ``import userdp`` loads neither torch nor a database.
+What needs a library is imported when it is asked for: ``import userdp`` loads neither torch nor a
+database.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from userdp.core.clip_forms import Clip
 from userdp.core.errors import FailureError, Interrupted, UseError, UserdpError, UserdpWarning
 from userdp.version import __version__
 
@@ -37,7 +39,6 @@ if TYPE_CHECKING:
     from userdp.commands.train import Run, train
     from userdp.commands.tune import tune
     from userdp.commands.verify import verify
-    from userdp.core.clip_forms import Clip
     from userdp.data.user_store import UserStore
     from userdp.noise import Gaussian
     from userdp.plans import Plan
@@ -48,7 +49,6 @@ if TYPE_CHECKING:
     from userdp.training.private_run import make_private
 
 _ELSEWHERE = {
-    "core.clip_forms": ("Clip",),
     "claims": ("claim",),
     "commands.train": ("Run",),
     "commands.audit": ("audit", "selftest"),

@@ -225,7 +225,8 @@ def parse(data: bytes | str, *, finite: bool = True) -> Any:
     ValueError: a key stands twice in an object
     """
     value = json.loads(data, object_pairs_hook=_once)
-    text_of(value, finite=finite)
+    if finite:
+        text_of(value)
     return value
 
 
