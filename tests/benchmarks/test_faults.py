@@ -34,12 +34,12 @@ def test_there_are_sixty_faults_of_all_invariants() -> None:
 
 @pytest.mark.slow
 def test_the_runner_tells_a_kill_from_all_else(tmp_path) -> None:
-    old = "quantize(step, rounding=ROUND_CEILING, context=_ALL_DIGITS)"
+    old = "Context(prec=400, rounding=ROUND_CEILING)"
     fault = {"name": "one", "file": "core/vocabulary.py", "tests": ["tests/test_vocabulary.py"]}
     shutil.copytree(ROOT / "src", tmp_path / "src")
     for new, told in (
-        ("quantize(step, context=_ALL_DIGITS)", "killed by"),
-        (old.replace("step, ", "step,  "), "survived"),
+        ("Context(prec=400)", "killed by"),
+        (old.replace("400, ", "400,  "), "survived"),
     ):
         changed = {**fault, "old": old, "new": new}
         assert verdict(changed, tmp_path / "src").startswith(told)
