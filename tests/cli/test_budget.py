@@ -1,4 +1,4 @@
-"""`userdp store budget` and `settle` from outside: a budget is fixed once, spent and given back."""
+"""`userdp store budget` and `settle` from outside: a budget is fixed once, and a run ended for good."""
 
 from __future__ import annotations
 
@@ -51,16 +51,15 @@ def test_shares_of_a_budget_add_up_and_what_is_left_is_told(filtered, tell, user
     assert "6 of 6 steps (ULS)" in userdp("store", "budget", filtered.path)[1]
 
 
-def test_a_run_without_an_exact_log_gives_its_steps_back(filtered, tmp_path, tell, userdp):
+def test_a_run_that_is_settled_costs_its_whole_plan_and_is_closed(filtered, tmp_path, tell, userdp):
     run = begin(filtered, tmp_path / "run", stop=2, checkpoint_every=1, no_exact_log=True)
     kinds = [json.loads(line)["kind"] for line in (run / "operator.jsonl").open()]
     assert kinds == ["machine"], "no exact number was kept"
     whole = tell.done("store", "budget", filtered.path)["spent"]
     values = tell.done("store", "settle", run)
-    assert (values["steps_attempted"], values["steps_charged"]) == (2, 2)
-    assert values["why_whole_plan"] is None
+    assert (values["steps_attempted"], values["steps_planned"]) == (2, 6)
     left = tell.done("store", "budget", filtered.path)
-    assert left["spent"] == pytest.approx(whole / 3)
+    assert left["spent"] == whole
     assert left["lines"][0]["state"] == "settled early"
     assert tell("verify", run)[0] == 0
     assert tell("train", filtered.path, "--out", run, "--resume")[0] == 2, "it is closed"
@@ -69,4 +68,4 @@ def test_a_run_without_an_exact_log_gives_its_steps_back(filtered, tmp_path, tel
         assert status == 2
         assert "has released no model" in err
     status, printed, _ = userdp("store", "settle", run)
-    assert (status, "steps charged" in printed) == (0, True), "asked again, the same is said"
+    assert (status, "steps planned" in printed) == (0, True), "asked again, the same is said"

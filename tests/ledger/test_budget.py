@@ -10,7 +10,7 @@ from tests.plans import changed_plan, els_plan
 from userdp.accounting.filters import RenyiFilter
 from userdp.claims import claim
 from userdp.core.errors import UseError
-from userdp.ledger import History, StoreLedger
+from userdp.ledger import StoreLedger
 from userdp.ledger.budget import overview
 from userdp.ledger.lines import Open, OpenBudget
 from userdp.sampling import FixedSizeUsers
@@ -78,59 +78,20 @@ def test_fixed_size_draws_take_of_the_reserve(bare, reserved, runs):
 # Runs that end before their plan.
 
 
-def stopped(ledger, attempts=2):
-    """Settle the run early; why it then costs its whole plan."""
-    history = settle(ledger, "run", steps=attempts, early=True, copied=ledger.history().copied)
-    why = history.why_whole(history.settled["run"])
-    counted = history.stopped_at(history.charges["run"])
-    assert counted == (attempts if why is None else None)
-    return why
-
-
-def spent(ledger):
-    return FILTER.spent(ledger.history().costs(FILTER).values())
-
-
-def test_a_run_that_outputs_stopped_costs_its_attempts_whatever_is_looked_at_later(ledger):
+def test_invariant_8_a_run_that_its_outputs_may_have_stopped_costs_its_whole_plan(ledger):
     write(ledger, "run run")
-    assert stopped(ledger) is None
-    own = pytest.approx(FILTER.of_steps(PLAN.mechanism, steps=2).rho)
-    assert spent(ledger) == own
-    write(ledger, "look stats")
-    assert spent(ledger) == own
+    settle(ledger, "run", steps=2, early=True)
+    (cost,) = ledger.history().costs(FILTER).values()
+    assert cost == FILTER.of_steps(PLAN.mechanism)
     with pytest.raises(UseError, match="its steps are over"):
         ledger.append(Open(run_id="run", attempts=0, nonce="n"))
 
 
-WHOLE = {
-    "run run; look stats": "stats",
-    "run run; run other logged": "train",
-    "run run logged": "train",
-}
-
-
-@pytest.mark.parametrize("story", WHOLE)
-def test_a_run_that_an_exact_look_may_have_stopped_costs_its_whole_plan(ledger, story):
-    write(ledger, story)
-    before = spent(ledger)
-    assert WHOLE[story] in stopped(ledger)
-    assert spent(ledger) == before
-
-
 def test_without_a_filter_the_whole_plan_is_charged_and_claimed(bare):
     write(bare, "run run")
-    assert "no budget with a filter" in stopped(bare)
+    settle(bare, "run", steps=2, early=True)
     assert told(bare).guarantee.epsilon == PRICE.epsilon
     assert told(bare).complete
-
-
-def test_twin_giving_steps_back_after_a_look_is_caught(ledger, monkeypatch):
-    """Were looks forgotten, steps would be given back that an exact number may have stopped."""
-    write(ledger, "run run; look stats")
-    whole = spent(ledger)
-    monkeypatch.setattr(History, "why_whole", lambda history, ended: None)
-    stopped(ledger)
-    assert spent(ledger) < whole
 
 
 # What is left, and what it buys.

@@ -63,7 +63,7 @@ def test_invariant_12_a_copy_is_refused_after_the_other_went_on(run, store, tmp_
         go_on(other, store)
     assert contents(other) == before, "what a copy holds may not become what the store knows"
     go_on(one, store)
-    _, ended, _ = end_early(RunFolder(other))
+    _, ended = end_early(RunFolder(other))
     assert ended.steps == 3, "settled from any of its folders, it costs what all of them took"
     assert end_early(RunFolder(one))[1] == ended, "once"
     with pytest.raises(UseError, match="settled before its end"):

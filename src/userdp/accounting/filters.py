@@ -22,11 +22,6 @@ E_Q[Z^α] ≤ e^{(α-1)R}: everything together is (α, R)-Rényi-DP, and hence
 budget's share for it. There is a single order: the least of several filters, chosen at the end, is
 no filter.
 
-**Steps that did not run.** A run is many releases, one for each step, so a run that the earlier
-releases stopped has cost what it released, not what it was going to: on every path the sum is over
-what was really released. What stopped it may be any function of filtered releases and of coins, and
-of nothing else.
-
 **What has only an (ε_i, δ_i)** (Whitehouse, Ramdas, Rogers and Wu 2023, Theorem 2 and after). By
 Kairouz, Oh and Viswanath 2015, Theorem 3.4, its laws on the two data sets are
 P_i = (1-δ_i) P'_i + δ_i P''_i and Q_i = (1-δ_i) Q'_i + δ_i Q''_i, where P'_i and Q'_i are within
@@ -65,7 +60,6 @@ from userdp.core.errors import UseError
 from userdp.core.vocabulary import (
     delta_up,
     epsilon_up,
-    require_count,
     require_delta,
     require_positive,
 )
@@ -185,18 +179,16 @@ class RenyiFilter:
         """What is left of the capacity after these releases; at least 0."""
         return max(0.0, self.capacity - self.spent(costs))
 
-    def of_steps(self, mechanism: NoisySteps, *, steps: int | None = None) -> Cost | None:
+    def of_steps(self, mechanism: NoisySteps) -> Cost | None:
         """The cost of noisy steps; None where their Rényi divergence is not known here.
 
         Args:
             mechanism: the pair that dominates them; a mixture of Gaussians with a binomial law.
-            steps: how many of them; all of the mechanism's by default.
         """
         if not isinstance(mechanism, Mixture) or not isinstance(mechanism.law, Binomial):
             return None
-        count = mechanism.steps if steps is None else require_count("steps", steps, at_least=0)
         rho = rdp.of_one_step(mechanism, mechanism.law, self.order)
-        return Cost(rho=rho * count * _UP if count else 0.0, steps=count)
+        return Cost(rho=rho * mechanism.steps * _UP, steps=mechanism.steps)
 
     def of_guarantee(self, epsilon: float, delta: float) -> Cost:
         """The cost of something of which only its (ε, δ) is known; it pays for its own noise."""

@@ -127,12 +127,10 @@ def budget(
 
 
 def settle(run: str | os.PathLike[str]) -> dict[str, Any]:
-    """End an unfinished run: its price is then final.
+    """End an unfinished run for good: no folder of it goes on.
 
-    Under a budget with a filter (userdp store budget) the steps that did not run are given back, if
-    nothing but released numbers can have chosen the moment: the store's ledger shows no exact look,
-    and all its runs were trained without an exact log. In any other case the run costs its whole
-    plan, as it did before; which of the two it is, and why, is said.
+    It costs its whole plan, as it did before: when a run stopped may have been chosen by what its
+    steps released.
 
     Example::
 
@@ -142,14 +140,13 @@ def settle(run: str | os.PathLike[str]) -> dict[str, Any]:
         run: an unfinished run, or its folder.
 
     Returns:
-        The steps that the run had planned, began and is charged with; why it costs its whole plan,
-        where it does; and the claim of the store, afterwards.
+        The steps that the run began and had planned, and the claim of the store.
 
     Raises:
         UseError: it is finished or settled, trains without privacy, or is a private selection's.
         FailureError: a process trains it.
     """
-    store, ended, why_whole = end_early(RunFolder(folder := folder_of(run)))
+    store, ended = end_early(RunFolder(folder := folder_of(run)))
     plan = RunRecord.read(folder).plan
     assert plan is not None
     return {
@@ -157,8 +154,6 @@ def settle(run: str | os.PathLike[str]) -> dict[str, Any]:
         "store": str(store),
         "steps_attempted": ended.steps,
         "steps_planned": plan.steps,
-        "steps_charged": ended.steps if why_whole is None else plan.steps,
-        "why_whole_plan": why_whole,
         "store_claim": claim_at(store),
     }
 

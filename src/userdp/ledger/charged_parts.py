@@ -87,18 +87,13 @@ class Part:
                 return bound
         return _per_user(math.inf, delta or 0.0, sampling=NONE, accountant="none")
 
-    def cost(self, opened: RenyiFilter, *, steps: int | None = None) -> Cost:
-        """What it takes from a filter; infinite where nothing bounds it.
-
-        Args:
-            opened: the filter.
-            steps: of a run that was stopped, where only these count; all of them by default.
-        """
+    def cost(self, opened: RenyiFilter) -> Cost:
+        """What it takes from a filter; infinite where nothing bounds it."""
         match self:
             case Choice(tuning=PrivateSelection() as selection):
                 return _cost_of_selection(selection, opened)
             case Steps(plan=plan) if plan.sampling.covered:
-                cost = opened.of_steps(plan.mechanism, steps=steps)
+                cost = opened.of_steps(plan.mechanism)
                 if cost is not None:
                     return cost
         own = self.guarantee()

@@ -58,7 +58,7 @@ class Store(StoreLine):
         inode: of the file that was begun with it: a copy is another one.
     """
 
-    schema: ClassVar[str] = "userdp.store-ledger/11"
+    schema: ClassVar[str] = "userdp.store-ledger/12"
     kind: ClassVar[str] = "store"
 
     id: str
@@ -153,20 +153,17 @@ class Open(RunLine):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Settle(RunLine):
-    """A run ended, as planned or early: its steps are over, and its price is final.
+    """A run ended, as planned or early: its steps are over.
 
     Args:
         steps: at most what it reserved.
-        early: before its plan: nobody goes on with it.
-        copied: of one that ended early, the file of the people's ledger was found to be another one
-            than was begun.
+        early: before its plan, which it costs all the same: nobody goes on with it.
     """
 
     kind: ClassVar[str] = "settle"
 
     steps: int
     early: bool = False
-    copied: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -264,7 +261,7 @@ class Begin(Line):
             store, the choice that it won, or why nothing is claimed of it; None for its steps.
     """
 
-    schema: ClassVar[str] = "userdp.ledger/11"
+    schema: ClassVar[str] = "userdp.ledger/12"
     kind: ClassVar[str] = "run"
 
     run_id: str

@@ -323,13 +323,13 @@ def append_release(path: Path, told: Mapping[str, Any]) -> None:
     journal.append(path, lambda _: [line])
 
 
-def end_early(folder: RunFolder) -> tuple[Path, Settle, str | None]:
-    """Settle an unfinished run for good: no folder of it goes on, and its price is final.
+def end_early(folder: RunFolder) -> tuple[Path, Settle]:
+    """Settle an unfinished run for good: no folder of it goes on.
 
     Guarantee: while this decides, no process trains in the folder or in a copy of it.
 
     Returns:
-        The store, the line that ended the run there, and why it costs its whole plan, if it does.
+        The store, and the line that ended the run there.
 
     Raises:
         UseError: there is no run, it is finished, it has no plan, or a private selection pays for
@@ -357,11 +357,9 @@ def end_early(folder: RunFolder) -> tuple[Path, Settle, str | None]:
                 hint="settle the run where its store lies",
             )
         with ledger.counter(run_id, begun=run_id in history.openings) as counter:
-            steps, copied = min(counter.attempts, plan.steps), history.copied
-            ended = Settle(run_id=run_id, steps=steps, early=True, copied=copied)
-            history = ledger.append(ended)
-    ended = history.settled[run_id]  # the first time it was settled
-    return store, ended, history.why_whole(ended)
+            steps = min(counter.attempts, plan.steps)
+            history = ledger.append(Settle(run_id=run_id, steps=steps, early=True))
+    return store, history.settled[run_id]  # the first time it was settled
 
 
 def _why_not_early(run: RunRecord) -> str | None:

@@ -141,37 +141,9 @@ class History:
                 return run.steps
         return 0
 
-    def stopped_at(self, charge: Charge) -> int | None:
-        """The attempts of a run that was settled early, where only these count against a filter."""
-        ended = self.settled.get(charge.run_id)
-        early = ended is not None and ended.early and self.why_whole(ended) is None
-        return ended.steps if ended is not None and early else None
-
-    def why_whole(self, ended: Settle) -> str | None:
-        """Why a run that ended early costs its whole plan, as a clause; None if its attempts do.
-
-        When a run stopped may have been chosen by what it released. Under a filter that is allowed:
-        each of its steps is a release of its own, and the filter holds wherever the releases end
-        (`userdp.accounting.filters`). But *only* what was charged to the filter may have chosen it.
-        So the steps that did not run are given back where the ledger shows no exact number of these
-        people's text before the run's end. Whoever read the text itself, or timed the steps, and
-        stopped the run by that, knows what no ledger shows; docs/budgets.md says so.
-        """
-        if self.budget is None:
-            return "the store has no budget with a filter, and the moment may have been chosen"
-        if looked := self.looked(before=self.ended_at[ended.run_id]):
-            looks = ", ".join(sorted(looked))
-            return f"exact numbers were shown ({looks}), which may have chosen the moment"
-        if ended.copied:
-            return "the ledger was copied or moved, so that another copy may hold a look"
-        return None
-
     def costs(self, opened: RenyiFilter) -> dict[str, Cost]:
         """What each charge takes from a filter, by its id."""
-        return {
-            run_id: charge.pays_for.cost(opened, steps=self.stopped_at(charge))
-            for run_id, charge in self.charges.items()
-        }
+        return {run_id: charge.pays_for.cost(opened) for run_id, charge in self.charges.items()}
 
     def charged(self, *, after: int = -1, before: int | None = None) -> list[Charge]:
         """What was charged between two lines."""

@@ -171,8 +171,7 @@ class TrainConfig:
         evaluate_every: steps between evaluations on held-out users (operator-only); 0 for never.
         evaluate_users: most held-out users that such an evaluation reads.
         no_exact_log: keep no exact number of people's text, for anybody: no losses, norms and
-            counts in the log and on TensorBoard. Only then may a budget's filter give back the
-            steps of a run that is stopped early, see userdp store settle.
+            counts in the log and on TensorBoard.
     """
 
     model: str = "bundled"
