@@ -57,7 +57,6 @@ def test_train_make_private_and_sweeps(given, made, tmp_path):
         with pytest.raises(userdp.UseError, match="4,000 examples"):
             userdp.train(store, form, **options)
         options["allow_large_delta"] = True
-    userdp.train(store, form, **options, declare=True)
     run = userdp.train(store, form, **options)
     assert run.claim.plan == plan
 

@@ -98,13 +98,3 @@ def test_the_preset_says_what_came_before(people):
     epsilon = people.train("run", *budget)
     assert total_in(people.capsys.readouterr().err) == epsilon
     assert 4.9 < float(epsilon) <= 5
-
-
-def test_what_was_declared_before_an_answer_is_not_charged_with_it(people):
-    total = people.plan()
-    train = ("train", people.store, "--plan", people.folder / "plan.json", *TOY)
-    people.tell.done(*train, "--out", people.folder / "run", "--declare")
-    people.ask(1, "users")
-    people.capsys.readouterr()
-    assert people.train("run") == total
-    assert "in all" not in people.capsys.readouterr().err

@@ -117,10 +117,3 @@ def test_what_is_given_stands_in_place_of_the_presets_choice(train, tmp_path):
     assert plan.sampling.group_size == preset(epsilon=4, population=20_000).group_size
     assert folder.read_train()["learning"]["learning_rate"] == 0.001
     assert "The preset chose group size 1, clip norm 0.1, without a look" in err
-
-
-def test_what_was_declared_by_the_preset_is_that_run(store, train, tmp_path):
-    assert train(*BUDGET, "--declare", *FEW)[0] == 0
-    StoreLedger(store.path).look("stats")
-    assert train(*BUDGET, *FEW)[0] == 0
-    assert claim(tmp_path / "run").conditions == ()

@@ -14,14 +14,10 @@ from pathlib import Path
 
 from tests.claims.lives import PLAN, Teller, begin
 from tests.sweeping.launch import request
-from tests.training.toy import CONFIG, cycles, toy_store
+from tests.training.toy import cycles, toy_store
 from userdp.claims import claim
-from userdp.core.codec import encode
 from userdp.data.user_store import UserStore
-from userdp.ledger import StoreLedger
-from userdp.ledger.lines import Declare
 from userdp.sweeping.runs import run_sweep
-from userdp.training.open_run import constants_digest
 
 KEPT = ("ledger.jsonl", "plan.json", "train.toml", "model", "adapter")
 
@@ -34,8 +30,7 @@ def write(folder: Path) -> None:
     os.chdir(folder)
     made = toy_store(at / "made", cycles(12))
     store = made.path.rename(folder / "store")
-    ledger, opened = StoreLedger(store), UserStore.open(store)
-    ledger.append(Declare(constants=constants_digest(PLAN, encode(CONFIG), opened)))
+    opened = UserStore.open(store)
     tell.done("store", "stats", store, "--epsilon", 0.5, "--ask", "users")
     begin(opened, at / "run")
     begin(opened, at / "stopped", stop=2)

@@ -16,7 +16,7 @@ from userdp.accounting.private_selection import TruncatedNegativeBinomial
 from userdp.claims import claim
 from userdp.claims.ledger_lineage import inherited
 from userdp.ledger import History, StoreLedger
-from userdp.ledger.lines import BeginTuning, Declare, OpenBudget, Release
+from userdp.ledger.lines import BeginTuning, OpenBudget, Release
 from userdp.plans import PrivateSelection
 from userdp.plans.provenance import Origin, Provenance
 
@@ -56,7 +56,6 @@ VERBS = {
     "ask": lambda ledger, name="q", epsilon=0.25: query(
         ledger, name, name="users", pure_epsilon=float(epsilon)
     ),
-    "declare": lambda ledger, one: ledger.append(Declare(constants=one)),
     "settle": lambda ledger, name, steps=PLAN.steps: settle(ledger, name, steps=int(steps)),
     "release": lambda ledger, name: ledger.append(Release(run_id=name, weights="w", lineage={})),
     "tuning": lambda ledger, *all_: ledger.append(BeginTuning(run_id="t", constants=all_)),
@@ -90,6 +89,6 @@ def parts(ledger: StoreLedger) -> str:
 def inherits(ledger: StoreLedger) -> tuple[str, str]:
     """What the last run descends from besides its own steps: the ids of parts, and the looks."""
     *_, last = ledger.history().charges.values()
-    lineage = inherited(ledger.history(), last.run_id, last.constants)
+    lineage = inherited(ledger.history(), last.run_id)
     ids = " ".join(part.id for part in lineage.parts)
     return ids, "; ".join(one.told for one in lineage.conditions)

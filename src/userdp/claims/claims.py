@@ -136,9 +136,7 @@ def model_claim(lineage: Lineage) -> Claim:
     )
 
 
-def foreseen(
-    history: History, plan: Plan, *, base: Lineage | None = None, at: int | None = None
-) -> dict[str, Any]:
+def foreseen(history: History, plan: Plan, *, base: Lineage | None = None) -> dict[str, Any]:
     """ε and δ of the claim of a run of ``plan``, as things stand, and of each of its parts.
 
     Guarantee: a run that is charged before anything else is, and begins from ``base``, claims
@@ -148,12 +146,11 @@ def foreseen(
         history: of the ledger that it is to be charged in.
         plan: of the run.
         base: what the model that it begins from descends from (`userdp.claims.weights.ancestry`).
-        at: the line at which the run's constants were fixed; by default the next one.
 
     Returns:
         Plain values; ε is None where the parts do not add up, as over several adjacencies.
     """
-    lineage = (base or Lineage()) + lineage_between(history, before=at)
+    lineage = (base or Lineage()) + lineage_between(history)
     lineage += of_parts([payer_of(history, of_run("the next run", plan))])
     whole = lineage.guarantee()
     told = [{"epsilon": whole.epsilon, "delta": whole.delta}, *map(priced, lineage.parts)]

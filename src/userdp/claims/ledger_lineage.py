@@ -48,14 +48,9 @@ def payer_of(history: History, part: Part) -> Part:
     return part if opened is None else of_budget(opened.run_id, opened.filter, part)
 
 
-def inherited(history: History, run_id: str, constants: str) -> Lineage:
-    """What constants descend from that were recorded when ``run_id`` was charged.
-
-    What `userdp.ledger.lines.Declare` recorded earlier was not chosen by anything after that; see
-    `lineage_between`.
-    """
-    at = history.fixed.get(run_id, history.fixed_at(constants))
-    return lineage_between(history, before=at)
+def inherited(history: History, run_id: str) -> Lineage:
+    """What the constants descend from that were recorded when ``run_id`` was charged."""
+    return lineage_between(history, before=history.at.get(run_id))
 
 
 def lineage_between(history: History, *, after: int = -1, before: int | None = None) -> Lineage:
@@ -100,9 +95,8 @@ def store_conditions(history: History) -> tuple[Condition, ...]:
     not:
 
     * Plan and options of a run, ε and kind of an answer: that no exact number chose them that was
-      shown before they were fixed (`History.fixed_at`; an answer is fixed when it is charged). In
-      a filter also *whether* a charge takes place has to follow from releases alone,
-      so that there each counts from its own line.
+      shown before they were charged. In a filter also *whether* a charge takes place has to follow
+      from releases alone.
     * What a plan itself was made from.
     * What was shown while somebody's own loop was open or interrupted.
     * What the released models' own claims rest on besides: a tuning's winner by exact losses, say.
@@ -111,8 +105,7 @@ def store_conditions(history: History) -> tuple[Condition, ...]:
         history: of the ledger; only what is in its ``charges`` counts.
     """
     charges = history.charges.values()
-    places = history.fixed if history.budget is None else history.at
-    last = max((places[one.run_id] for one in charges), default=0)
+    last = max((history.at[one.run_id] for one in charges), default=0)
     looks = set(history.looked(before=last))
     told = {COPIED} if history.copied else set()
     for charge in charges:

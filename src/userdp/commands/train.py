@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from userdp.commands.arguments import Section, divided
 from userdp.core.clip_forms import AdaptiveClipping, Clip
-from userdp.core.codec import encode
 from userdp.core.errors import UseError, warn
 from userdp.core.stages import Progress
 from userdp.training.config import PlainPlan, RunOptions, TrainConfig, changed, train_config
@@ -91,7 +90,6 @@ def train(
     device: str | None = None,
     resume: bool = False,
     dry_run: bool = False,
-    declare: bool = False,
     config: TrainConfig | None = None,
     progress: Progress | None = None,
     **fields: Annotated[Any, sections],
@@ -125,16 +123,14 @@ def train(
         device: auto, cpu, cuda or cuda:N.
         resume: go on with the interrupted run.
         dry_run: charge nothing: print noise, time and claim.
-        declare: train nothing: record these constants in the store's ledger, so that a later run by
-            them counts as planned in advance.
         config: the model and how it learns, whole; fields that are given beside it count.
         progress: receives the progress; by default a bar, or lines where stderr is no terminal.
         fields: of `TrainConfig`, `RunOptions` and `userdp.plans.resolve_plan.PlanFields`, by their
             names, such as ``weight_decay``.
 
     Returns:
-        The run; or the cost and the claim that a dry run foresees; or a note that the run was
-        declared. None on all processes but the first.
+        The run; or the cost and the claim that a dry run foresees. None on all processes but the
+        first.
 
     Raises:
         UseError: an argument is out of range or fits no other; nothing was charged.
@@ -145,12 +141,9 @@ def train(
     from userdp.claims import claim
     from userdp.commands.progress import shown
     from userdp.data.user_store import UserStore, require_intact
-    from userdp.ledger import StoreLedger
-    from userdp.ledger.lines import Declare
     from userdp.plans.proposal import declared_users
     from userdp.training.distributed import joined
     from userdp.training.loop import train as run_training
-    from userdp.training.open_run import constants_digest
 
     folder = Path(out)
     fields |= {
@@ -163,18 +156,12 @@ def train(
     # The plan is held against the store's adjacency in training.
     people = UserStore.open(Path(store), fixed_graph=True)
     if isinstance(chosen, PlainPlan):
-        if declare:
-            raise UseError("a run without privacy claims nothing: there is nothing to declare")
         warn(
             "training without privacy: the people in this store get no protection from this run, "
             "and no epsilon can be claimed for the store any more."
         )
-    elif declare or not resume:
-        digest = constants_digest(chosen, encode(learned), people, scores=run.scores)
-        if declare:
-            StoreLedger(people.path).append(Declare(constants=digest))
-            return {"store": str(people.path), "declared": True}
-        _announce_claim(people, chosen, learned, run, digest)
+    elif not resume:
+        _announce_claim(people, chosen, learned, run)
     how: dict[str, Any] = {"options": run, "resume": resume, "dry_run": dry_run}
     with joined() as world, shown(progress if world.rank == 0 else Progress()) as bar:
         if run.verify:
@@ -261,9 +248,7 @@ def _begun(out: Path) -> tuple[Plan | PlainPlan, TrainConfig]:
     return PlainPlan(**options["plain"]), learned
 
 
-def _announce_claim(
-    people: UserStore, plan: Plan, learned: TrainConfig, run: RunOptions, digest: str
-) -> None:
+def _announce_claim(people: UserStore, plan: Plan, learned: TrainConfig, run: RunOptions) -> None:
     """Say before the charge what the run will claim, or warn that it will claim nothing."""
     from userdp.claims.claim_sentences import foreseen_in_words
     from userdp.claims.claims import foreseen
@@ -279,6 +264,6 @@ def _announce_claim(
         return
     ledger = StoreLedger(people.path)
     history, base = ledger.history(), ancestry(Subject(name=learned.model, loaded=True), ledger)
-    to_come = foreseen(history, plan, base=base, at=history.fixed_at(digest))
+    to_come = foreseen(history, plan, base=base)
     if run.slot is None and (len(to_come["parts"]) > 1 or history.budget is not None):
         say(f"The model will claim {foreseen_in_words(to_come)}.")

@@ -76,7 +76,7 @@ class Charge(StoreLine):
         state: the id of the store's state, which tells whose text is covered; empty where that is
             not known.
         base: what the model descends from that the run begins from, or that the statistic is about.
-        constants: the digest of a run's plan and options, see `Declare`.
+        constants: the digest of a run's plan and options, by which a tuning knows its runs.
         logged: exact losses of the run, or of a selection's trials, are shown to its operator.
         steered: a loop of somebody's own takes the steps of a run, which exact numbers may steer as
             long as it is open or interrupted.
@@ -219,18 +219,6 @@ class Look(StoreLine):
     kind: ClassVar[str] = "look"
 
     what: str
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Declare(StoreLine):
-    """The constants of a run to come, by their digest: nothing later can have chosen them.
-
-    They count once, and in the order in which they were declared (`History.fixed_at`).
-    """
-
-    kind: ClassVar[str] = "declare"
-
-    constants: str
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -14,7 +14,6 @@ from userdp.ledger.lines import (
     Answer,
     BeginTuning,
     Charge,
-    Declare,
     Look,
     Open,
     OpenBudget,
@@ -74,8 +73,6 @@ def is_new(history: History, line: StoreLine) -> bool:
             return line not in history.released
         case Answer(run_id=run_id):
             return run_id not in history.answers
-        case Declare(constants=constants):
-            return constants not in history.declared
         case OpenBudget():
             refuse_used(history)
         case Store() | BeginTuning() | Charge() | Look():

@@ -1,4 +1,4 @@
-"""A store's ledger, read: who was charged what, what was looked at, declared, released.
+"""A store's ledger, read: who was charged what, what was looked at, what was released.
 
 `fold` reads the lines one after another. Whatever depends on their order follows from that order
 alone, so that nobody can say it otherwise later.
@@ -18,7 +18,6 @@ from userdp.ledger.lines import (
     Answer,
     BeginTuning,
     Charge,
-    Declare,
     Look,
     Open,
     OpenBudget,
@@ -40,19 +39,11 @@ class History:
         path: of the ledger.
         lines: all of them, oldest first.
         charges: by id, oldest first.
-        at: by charge, the place of its line.
-        fixed: by charge, the place of the line in which the constants of a run were fixed: its own,
-            or that of an earlier `Declare`.
-        declared: by constants of runs that were declared and have not begun, in the order of their
-            declarations: the place of that line.
     """
 
     path: Path = Path("ledger.jsonl")
     lines: tuple[StoreLine, ...] = ()
     charges: Mapping[str, Charge] = field(default_factory=dict)
-    at: Mapping[str, int] = field(default_factory=dict)
-    fixed: Mapping[str, int] = field(default_factory=dict)
-    declared: Mapping[str, int] = field(default_factory=dict)
 
     def of(self, kind: type[L]) -> Iterator[tuple[int, L]]:
         """The lines of a kind, each with its place."""
@@ -62,6 +53,11 @@ class History:
     def id(self) -> str:
         """Random, of the ledger; empty while it has no line."""
         return next((line.id for _, line in self.of(Store)), "")
+
+    @cached_property
+    def at(self) -> dict[str, int]:
+        """The place of each charge, at which the constants that it names were fixed."""
+        return {line.run_id: at for at, line in self.of(Charge)}
 
     @cached_property
     def copied(self) -> bool:
@@ -173,31 +169,9 @@ class History:
         open_ = (tuning for name, (_, tuning) in self.tunings.items() if name not in ended)
         return next((tuning.run_id for tuning in open_ if constants in tuning.constants), None)
 
-    def fixed_at(self, constants: str) -> int:
-        """The place of the line in which the constants of the next run would be fixed.
-
-        Where several runs were declared, which of them is trained could be chosen by a look: so
-        each declaration counts once and in its turn, before any that was made later.
-        """
-        first = next(iter(self.declared), None)
-        return self.declared[constants] if constants == first else len(self.lines)
-
 
 def fold(lines: Iterable[StoreLine], path: Path) -> History:
     """What the store's ledger at ``path`` says; no lines are no charges."""
-    charges: dict[str, Charge] = {}
-    places: dict[str, int] = {}
-    fixed: dict[str, int] = {}
-    declared: dict[str, int] = {}
-    history = History(
-        path=path, lines=tuple(lines), charges=charges, at=places, fixed=fixed, declared=declared
-    )
-    for at, line in enumerate(history.lines):
-        match line:
-            case Declare():
-                declared.setdefault(line.constants, at)
-            case Charge(run_id=run_id):
-                charges[run_id], places[run_id] = line, at
-                fixed[run_id] = min(at, history.fixed_at(line.constants))
-                declared.pop(line.constants, None)
-    return history
+    kept = tuple(lines)
+    charges = {line.run_id: line for line in kept if isinstance(line, Charge)}
+    return History(path=path, lines=kept, charges=charges)

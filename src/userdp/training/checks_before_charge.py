@@ -194,9 +194,8 @@ def dry_run_of(of: Training, mechanism: StepMechanism) -> dict[str, Any]:
     opening = OpenRun(of)
     history = StoreLedger(of.store.path).history()
     after = follow(history, opening.charges_of_plan(history))
-    at = history.fixed_at(opening.constants)
     told = [one.in_words for one in of.base.conditions] if of.base else []
-    claim = {**foreseen(history, plan, base=of.base, at=at), "conditions": told}
+    claim = {**foreseen(history, plan, base=of.base), "conditions": told}
     seconds = _seconds_per_step(of, mechanism)
     return {
         "noise_multiplier": plan.noise.multiplier,

@@ -106,7 +106,7 @@ def constants_digest(
     *,
     scores: Path | None = None,
 ) -> str:
-    """The digest of a run's constants: what is declared beforehand, and what a slot pays for.
+    """The digest of a run's constants: of what a tuning tries, and of what a slot pays for.
 
     The constants are the plan and the configuration, and the text, the base model and the scores
     themselves: whoever exchanges one of them after a look has chosen it by the look.
@@ -266,7 +266,7 @@ class OpenRun:
         """The run's ledger, with its first line."""
         of, history, meta = self.of, self.store.history(), self.people.meta
         assert of.base is not None
-        origin = of.base + inherited(history, self.run_id, self.constants)
+        origin = of.base + inherited(history, self.run_id)
         own = history.charges.get(self.run_id)
         if own is not None and own.base:  # what was known before a kill stays known
             origin += lineage_from(own.base, what=f"the base of {self.run_id}")
