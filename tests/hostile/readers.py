@@ -113,8 +113,8 @@ def sound_claim(claimed: Any) -> None:
 
 def read_store_ledger(folder: Path) -> None:
     from userdp.claims import claim
+    from userdp.commands.budget_overview import overview
     from userdp.ledger import StoreLedger
-    from userdp.ledger.budget import overview
 
     overview(StoreLedger(folder).history())
     sound_claim(claim(folder))

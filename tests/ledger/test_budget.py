@@ -9,9 +9,9 @@ from tests.ledgers import reserve, settle
 from tests.plans import changed_plan, els_plan
 from userdp.accounting.filters import RenyiFilter
 from userdp.claims import claim
+from userdp.commands.budget_overview import overview
 from userdp.core.errors import UseError
 from userdp.ledger import StoreLedger
-from userdp.ledger.budget import overview
 from userdp.ledger.lines import Open, OpenBudget
 from userdp.sampling import FixedSizeUsers
 

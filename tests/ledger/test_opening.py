@@ -12,10 +12,10 @@ import pytest
 from tests.ledger.runs import PLAN, Killed, contents, copied, go_on, new_store, opened
 from tests.ledgers import query
 from userdp.claims import claim
+from userdp.commands.store import settle
 from userdp.core.errors import FailureError, UseError
-from userdp.ledger import RunFolder, RunLedger, StoreLedger, permitted_lines
+from userdp.ledger import RunLedger, StoreLedger, permitted_lines
 from userdp.ledger.lines import Open
-from userdp.ledger.run_ledger import end_early
 from userdp.ledger.run_lock import Counter
 from userdp.plans import StepRecord
 from userdp.training.config import UnsafeSeeds
@@ -63,9 +63,9 @@ def test_invariant_12_a_copy_is_refused_after_the_other_went_on(run, store, tmp_
         go_on(other, store)
     assert contents(other) == before, "what a copy holds may not become what the store knows"
     go_on(one, store)
-    _, ended = end_early(RunFolder(other))
-    assert ended.steps == 3, "settled from any of its folders, it costs what all of them took"
-    assert end_early(RunFolder(one))[1] == ended, "once"
+    ended = settle(other)
+    assert ended["steps_attempted"] == 3, "settled from any of its folders, all of them count"
+    assert settle(one) == {**ended, "run": str(one)}, "once"
     with pytest.raises(UseError, match="settled before its end"):
         go_on(one, store)
 

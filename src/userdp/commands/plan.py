@@ -10,6 +10,7 @@ from typing import Annotated, Any
 from userdp.claims.claims import foreseen
 from userdp.claims.weights import Subject, ancestry
 from userdp.commands.arguments import refuse, require_new
+from userdp.commands.budget_overview import share_of, spent
 from userdp.commands.progress import shown
 from userdp.core.errors import Interrupted, warn
 from userdp.core.interrupts import on_interrupt
@@ -17,7 +18,6 @@ from userdp.core.stages import Progress
 from userdp.data.store_meta import StoreMeta, read_meta
 from userdp.data.user_store import UserStore
 from userdp.ledger import StoreLedger
-from userdp.ledger.budget import overview, share_of
 from userdp.ledger.store_history import History
 from userdp.plans.gradient_norms import GradientNorms, Measure
 from userdp.plans.planner import Request, propose
@@ -125,11 +125,11 @@ def plan(
     base = None if model is None else ancestry(Subject(name=str(model), loaded=True), ledger)
     prediction["claim"] = foreseen(history, proposal.plan, base=base)
     if history.budget is not None:
-        spent = overview(history)["spent"]
-        more = share_of(history.budget.filter, proposal.plan)
+        opened = history.budget.filter
+        before, more = spent(history, opened), share_of(opened, proposal.plan)
         notes.append(
-            f"of the store's budget {100 * spent:.1f} % is spent; a run of this plan takes "
-            f"{100 * more:.1f} %{'' if spent + more <= 1 else ': it would be refused'}"
+            f"of the store's budget {100 * before:.1f} % is spent; a run of this plan takes "
+            f"{100 * more:.1f} %{'' if before + more <= 1 else ': it would be refused'}"
         )
     proposal = replace(proposal, prediction=prediction, notes=tuple(notes))
     if out is not None:

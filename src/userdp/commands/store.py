@@ -11,6 +11,7 @@ from typing import Any
 from userdp.accounting.filters import RenyiFilter
 from userdp.claims import claim as claim_at
 from userdp.commands.arguments import folder_of, require_new
+from userdp.commands.budget_overview import overview
 from userdp.commands.progress import shown
 from userdp.core.codec import encode, plain
 from userdp.core.errors import UseError
@@ -18,10 +19,8 @@ from userdp.core.stages import Progress
 from userdp.data.exact_counts import describe
 from userdp.data.store_meta import read_meta
 from userdp.data.user_store import UserStore
-from userdp.ledger import RunFolder, RunRecord, StoreLedger
-from userdp.ledger.budget import overview
-from userdp.ledger.lines import OpenBudget
-from userdp.ledger.run_ledger import end_early
+from userdp.ledger import RunRecord, StoreLedger
+from userdp.ledger.lines import OpenBudget, Settle
 from userdp.ledger.store_ledger import new_id
 from userdp.people.erasure import Forgotten, forget_user
 from userdp.people.member_statements import intakes, state_number, statement_for
@@ -143,17 +142,30 @@ def settle(run: str | os.PathLike[str]) -> dict[str, Any]:
         The steps that the run began and had planned, and the claim of the store.
 
     Raises:
-        UseError: it is finished or settled, trains without privacy, or is a private selection's.
+        UseError: it is finished, or its store is not where it was.
         FailureError: a process trains it.
     """
-    store, ended = end_early(RunFolder(folder := folder_of(run)))
-    plan = RunRecord.read(folder).plan
-    assert plan is not None
+    record = RunRecord.read(folder := folder_of(run))
+    if record.finish is not None:
+        raise UseError(f"the run at {folder} is finished: there is nothing to settle")
+    store = Path(record.folder.read_resume().store_path)
+    ledger, run_id = StoreLedger(store), record.run_id
+    history = ledger.history()
+    if run_id not in history.ids:  # before anything is written where resume.json points
+        raise UseError(
+            f"the store at {store} knows nothing of the run at {folder}: it is not the one that "
+            "the run was charged in",
+            hint="settle the run where its store lies",
+        )
+    # Until it is closed, nobody takes a step in any folder of the run.
+    with ledger.counter(run_id, begun=run_id in history.openings) as counter:
+        ended = Settle(run_id=run_id, steps=counter.attempts, early=True)
+        ended = ledger.append(ended).settled[run_id]  # what was written the first time
     return {
         "run": str(folder),
         "store": str(store),
         "steps_attempted": ended.steps,
-        "steps_planned": plan.steps,
+        "steps_planned": record.plan.steps if record.plan else None,
         "store_claim": claim_at(store),
     }
 

@@ -19,10 +19,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
-from userdp.core import files
 from userdp.core.errors import FailureError, UseError
 from userdp.ledger import journal
-from userdp.ledger.charged_parts import Part, Unclaimed
+from userdp.ledger.charged_parts import Part
 from userdp.ledger.lines import (
     Attempt,
     Begin,
@@ -31,11 +30,9 @@ from userdp.ledger.lines import (
     Open,
     ReleaseLoss,
     Saved,
-    Settle,
 )
 from userdp.ledger.run_folder import LEDGER, RunFolder
 from userdp.ledger.run_lock import Counter
-from userdp.ledger.store_ledger import StoreLedger
 from userdp.noise.gaussian import NoiseSampler
 from userdp.plans import Plan, StepRecord
 
@@ -321,55 +318,3 @@ def append_release(path: Path, told: Mapping[str, Any]) -> None:
     named = {"split": told["split"], "epsilon": told["epsilon"]}
     line = ReleaseLoss(**named, query_ids=tuple(told.get("query_ids", ())), told=told)
     journal.append(path, lambda _: [line])
-
-
-def end_early(folder: RunFolder) -> tuple[Path, Settle]:
-    """Settle an unfinished run for good: no folder of it goes on.
-
-    Guarantee: while this decides, no process trains in the folder or in a copy of it.
-
-    Returns:
-        The store, and the line that ended the run there.
-
-    Raises:
-        UseError: there is no run, it is finished, it has no plan, or a private selection pays for
-            it.
-        FailureError: a process trains it.
-    """
-    busy = FailureError(
-        f"the run at {folder.path} is in use by another process, which may take further steps",
-        hint="end that process first (Ctrl-C), and settle then",
-    )
-    RunRecord.read(folder.path)  # there is one
-    with files.exclusive(folder.lock, refusal=busy):
-        run = RunRecord.read(folder.path)
-        plan, run_id = run.plan, run.run_id
-        why_not = _why_not_early(run)
-        if why_not is not None or plan is None:
-            raise UseError(f"the run at {folder.path} {why_not}: there is nothing to settle")
-        store = Path(folder.read_resume().store_path)
-        ledger = StoreLedger(store)
-        history = ledger.history()
-        if run_id not in history.charges:  # before anything is written where resume.json points
-            raise UseError(
-                f"the store at {store} knows nothing of the run at {folder.path}: it is not the "
-                "one that the run was charged in",
-                hint="settle the run where its store lies",
-            )
-        with ledger.counter(run_id, begun=run_id in history.openings) as counter:
-            steps = min(counter.attempts, plan.steps)
-            history = ledger.append(Settle(run_id=run_id, steps=steps, early=True))
-    return store, history.settled[run_id]  # the first time it was settled
-
-
-def _why_not_early(run: RunRecord) -> str | None:
-    """Why a run cannot be settled early, as a predicate."""
-    if run.finish is not None:
-        return "is finished and settled"
-    if run.plan is None:
-        return "trains without privacy, and nothing of it has a price"
-    if isinstance(run.begin.payer, Unclaimed):
-        return f"claims nothing ({run.begin.payer.why})"
-    if not run.folder.resume.exists():
-        return "does not say which store its people are in, since it was not trained in this folder"
-    return None
