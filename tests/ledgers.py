@@ -18,17 +18,17 @@ from userdp.ledger.lines import (
     BeginTuning,
     Charge,
     Finish,
+    Line,
     Release,
     Settle,
-    StoreLine,
 )
 from userdp.noise.gaussian import NoiseSampler
 from userdp.plans import Plan, PrivateSelection, StepRecord
 
 
 def unwritten(
-    *kinds: type[StoreLine], then: Callable[..., bool] = lambda history, line: False
-) -> Callable[[History, StoreLine], bool]:
+    *kinds: type[Line], then: Callable[..., bool] = lambda history, line: False
+) -> Callable[[History, Line], bool]:
     """In place of `is_new`: lines of these kinds are not written, or ``then`` happens."""
     usual = permitted_lines.is_new
     return lambda history, line: (then if isinstance(line, kinds) else usual)(history, line)

@@ -54,7 +54,7 @@ def test_make_private_refuses_before_it_charges_and_warns_in_between(store, tmp_
     large = uls_plan(target_delta=LARGE)
     with pytest.raises(UseError, match="not below 1/n"):
         make_private(model, sgd(model), store, large, out=tmp_path / "a")
-    assert StoreLedger(store.path).charges() == []
+    assert StoreLedger(store.path).history().charges == {}
     with (
         pytest.warns(UserWarning, match="above the rule"),
         make_private(model, sgd(model), store, uls_plan(target_delta=MIDDLE), out=tmp_path / "b"),

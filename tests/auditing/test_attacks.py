@@ -173,7 +173,7 @@ def test_members_are_found_who_are_not_against_the_base_model(people, tmp_path):
 
 
 def test_finished_references_are_kept_and_nothing_else(people, tmp_path, monkeypatch):
-    calls, place, charged = [], tmp_path / "references", StoreLedger(people.path).charges()
+    calls, place, charged = [], tmp_path / "references", StoreLedger(people.path).history().charges
     short = PlainPlan(steps=3, batch_size=8)
 
     def train_one(*arguments, out, **options):
@@ -193,4 +193,4 @@ def test_finished_references_are_kept_and_nothing_else(people, tmp_path, monkeyp
     assert stat.S_IMODE(place.stat().st_mode) == 0o700
     other = PlainPlan(steps=2, batch_size=8)
     assert not np.array_equal(found, scores_of(people, place, 2, other))
-    assert StoreLedger(people.path).charges() == charged
+    assert StoreLedger(people.path).history().charges == charged

@@ -54,7 +54,7 @@ def test_a_right_run_passes(store, tmp_path):
     assert CLAIMED < found.steps.detectable_epsilon < 1.3 * CLAIMED
     assert found.steps.worst_move == pytest.approx(1, abs=2e-3)
     assert not any((tmp_path / "work").iterdir())
-    assert StoreLedger(store.path).charges() == []
+    assert StoreLedger(store.path).history().charges == {}
 
 
 @pytest.mark.parametrize(
@@ -146,7 +146,7 @@ def test_a_run_without_privacy_is_attacked_and_nothing_is_held_against_it(tmp_pa
 def test_the_command_passes_a_right_run_and_fails_a_shuffled_one(store, tmp_path, capsys):
     run = tmp_path / "run"
     train(store, toy.audit_plan(), toy.CONFIG, out=run)
-    before = StoreLedger(store.path).charges()
+    before = StoreLedger(store.path).history().charges
     told = said(capsys, run, store, "--canaries", "16", "--references", "2")
     assert "Nothing contradicts the claim" in told
     assert "contradicted with probability at most 0.0518, over all checks and canaries" in told
@@ -154,7 +154,7 @@ def test_the_command_passes_a_right_run_and_fails_a_shuffled_one(store, tmp_path
     assert kept["false_alarm"] == pytest.approx(0.05 + 0.001 + 7e-4)
     assert kept["references"]["runs"] == 2
     assert 0 <= kept["references"]["auc_low"] <= kept["references"]["auc_high"] <= 1
-    assert StoreLedger(store.path).charges() == before
+    assert StoreLedger(store.path).history().charges == before
     with broken(shuffled):
         found = audit_run(run, store, Attacks(inference=False, canaries=16))
     assert not found["passed"]

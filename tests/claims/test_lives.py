@@ -50,7 +50,7 @@ def without_answers(history, charges, parts_of=claims_module.parts_of):
 
 
 def about_nothing(history, charges, bases_of=descent_module.bases_of):
-    return bases_of(history, [one for one in charges if one.statistic is None])
+    return bases_of(history, [one for one in charges if not isinstance(one.pays_for, Query)])
 
 
 def without_runs(*args, inherited=descent_module.inherited):

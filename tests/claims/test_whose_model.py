@@ -83,7 +83,9 @@ def test_no_sweep_begins_from_a_model_of_which_nothing_is_claimed(store, tmp_pat
     base = plain(Teller(), store, tmp_path / "plain")
     with pytest.raises(UseError, match="nothing is claimed of the model"):
         tuned(store, tmp_path, base=str(base))
-    assert len(StoreLedger(store.path).charges()) == 1, "the model's own: no trial was paid for"
+    assert len(StoreLedger(store.path).history().charges) == 1, (
+        "the model's own: no trial was paid for"
+    )
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""`userdp store budget` and `settle` from outside: a budget is fixed once, and a run ended for good."""
+"""`userdp store budget` and `settle` from outside: fixed once, and ended for good."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_a_budget_is_opened_once_and_before_anything_else(store, tell, userdp):
 def test_without_a_budget_the_ledger_is_shown(store, userdp):
     reserve(StoreLedger(store.path), "run", PLAN)
     _, printed, _ = userdp("store", "budget", store.path)
-    for words in ("No total was fixed", "6 of 6 steps (ULS)", "2.4681"):
+    for words in ("No total was fixed", "training (ULS, 6 steps)", "2.4681"):
         assert words in printed
 
 
@@ -48,7 +48,7 @@ def test_shares_of_a_budget_add_up_and_what_is_left_is_told(filtered, tell, user
     assert values["spent"] == pytest.approx(sum(one["share"] for one in values["lines"]), rel=1e-9)
     assert values["claim"]["epsilon"] == 8.0
     assert values["buys"]["runs"] == int((1 - values["spent"]) / values["lines"][0]["share"])
-    assert "6 of 6 steps (ULS)" in userdp("store", "budget", filtered.path)[1]
+    assert "training (ULS, 6 steps)" in userdp("store", "budget", filtered.path)[1]
 
 
 def test_a_run_that_is_settled_costs_its_whole_plan_and_is_closed(filtered, tmp_path, tell, userdp):

@@ -85,7 +85,7 @@ def test_a_full_disk_is_a_failure_of_status_1_and_the_run_goes_on_when_there_is_
     assert not list(run.rglob(".partial*"))
     if most_bytes == 100:
         assert not run.exists()
-        assert StoreLedger(store.path).charges() == []
+        assert StoreLedger(store.path).history().charges == {}
     else:
         assert userdp(*command, "--resume")[0] == 0
         assert attempts(run) == 12

@@ -60,7 +60,7 @@ def test_the_same_data_keeps_its_store_and_its_ledger_and_other_data_is_refused(
     before = sorted((tmp_path / "people").rglob("*"))
     again = stored(tmp_path, table)
     assert again.meta.store_id == first.meta.store_id
-    assert len(StoreLedger(again.path).charges()) == 1
+    assert len(StoreLedger(again.path).history().charges) == 1
     for other in ({"table": table.select(range(50))}, {"table": table, "seq_len": 4}):
         with pytest.raises(UseError, match="holds another data set"):
             stored(tmp_path, **other)

@@ -119,4 +119,4 @@ def test_a_setting_that_was_changed_before_training_is_refused_and_nobody_charge
             patch.setattr(one.args, name, value)
             with pytest.raises(UseError, match=told):
                 one.train()
-    assert not StoreLedger(one.store.path).charges()
+    assert not StoreLedger(one.store.path).history().charges

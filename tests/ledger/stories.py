@@ -56,7 +56,7 @@ VERBS = {
     "ask": lambda ledger, name="q", epsilon=0.25: query(
         ledger, name, name="users", pure_epsilon=float(epsilon)
     ),
-    "settle": lambda ledger, name, steps=PLAN.steps: settle(ledger, name, steps=int(steps)),
+    "settle": settle,
     "release": lambda ledger, name: ledger.append(Release(run_id=name, weights="w", lineage={})),
     "tuning": lambda ledger, *all_: ledger.append(BeginTuning(run_id="t", constants=all_)),
     "select": lambda ledger, *words: select(

@@ -80,7 +80,7 @@ def test_fixed_size_draws_take_of_the_reserve(bare, reserved, runs):
 
 def test_invariant_8_a_run_that_its_outputs_may_have_stopped_costs_its_whole_plan(ledger):
     write(ledger, "run run")
-    settle(ledger, "run", steps=2, early=True)
+    settle(ledger, "run", early=True)
     (cost,) = ledger.history().costs(FILTER).values()
     assert cost == FILTER.of_steps(PLAN.mechanism)
     with pytest.raises(UseError, match="its steps are over"):
@@ -89,7 +89,7 @@ def test_invariant_8_a_run_that_its_outputs_may_have_stopped_costs_its_whole_pla
 
 def test_without_a_filter_the_whole_plan_is_charged_and_claimed(bare):
     write(bare, "run run")
-    settle(bare, "run", steps=2, early=True)
+    settle(bare, "run", early=True)
     assert told(bare).guarantee.epsilon == PRICE.epsilon
     assert told(bare).complete
 

@@ -1,6 +1,7 @@
 import dataclasses
 import json
 import math
+from types import SimpleNamespace
 
 import pytest
 
@@ -13,9 +14,9 @@ from userdp.core.codec import encode
 from userdp.core.errors import FailureError, UseError
 from userdp.ledger import RunLedger, StoreLedger
 from userdp.ledger.charged_parts import Choice, Query, Unclaimed
-from userdp.ledger.run_ledger import write_winner
 from userdp.plans import FixedGrid, PrivateSelection, StepRecord
 from userdp.plans.provenance import Origin, Provenance
+from userdp.sweeping.sweep_folder import SweepFolder
 
 
 @pytest.mark.pitfall(number=39)
@@ -110,45 +111,41 @@ def tuning(plan):
     return PrivateSelection(plans=(plan,), score_epsilon=0.1, repetitions=LAW)
 
 
-def trial(path, plan):
-    payer = Unclaimed(id="t", why="it is a trial of a private selection")
-    return run_with(path, plan, plan.steps, finished=True, payer=payer) / "ledger.jsonl"
-
-
-def win(source, target, tuned, *, lineage=None):
-    lineage = Lineage() if lineage is None else lineage
-    payer = Choice(id="s", tuning=tuned)
-    write_winner(source, target, payer, tuning_id="s", basis="DP scores", lineage=lineage.plain)
+def won(out, plan, tuned, payer=None):
+    """A tuning's only trial, finished, and the winner that is made of it."""
+    folder, trial = SweepFolder(out), SweepFolder(out).run(1)
+    vars(folder)["begun"] = SimpleNamespace(sweep_id="s", request=SimpleNamespace(in_words="DP"))
+    run_with(trial.path, plan, plan.steps, finished=True, payer=payer)
+    plan.save(trial.plan)
+    folder.release(1, Lineage(), Choice(id="s", tuning=tuned))
+    return trial.path, folder.winner
 
 
 @pytest.mark.pitfall(number=27)
 def test_invariant_1_a_trial_claims_nothing_and_the_winner_what_choosing_cost(tmp_path):
     plan = uls_plan()
-    source = trial(tmp_path / "trial", plan)
-    assert claim(source).guarantee.epsilon == math.inf
-    assert "a trial of a private selection" in claim(source).why_nothing
-    win(source, tmp_path / "winner.jsonl", tuning(plan))
-    found = claim(tmp_path / "winner.jsonl")
+    payer = Unclaimed(id="t", why="it is a trial of a private selection")
+    trial, winner = won(tmp_path / "selection", plan, tuning(plan), payer)
+    assert claim(trial).guarantee.epsilon == math.inf
+    assert "a trial of a private selection" in claim(trial).why_nothing
+    found = claim(winner)
     assert found.guarantee == tuning(plan).guarantee()
     assert found.guarantee.epsilon > plan.guarantee().epsilon
     assert found.complete
     assert [part.id for part in found.parts] == ["s"], "as the store's ledger knows the tuning"
-    header, *others = entries(tmp_path / "winner.jsonl")
-    assert "t" not in (header["run_id"], *(entry.get("run_id") for entry in others))
+    told = (winner / "ledger.jsonl").read_text()
+    assert "trial-001" not in told, "the id of its run"
     grid = FixedGrid(plans=(plan, plan, plan), score_epsilon=0.1)
-    ledger = run_with(tmp_path / "run", plan, 5, finished=True) / "ledger.jsonl"
-    win(ledger, tmp_path / "grid.jsonl", grid)
-    assert claim(tmp_path / "grid.jsonl").guarantee == grid.guarantee()
+    _, winner = won(tmp_path / "grid", plan, grid)
+    assert claim(winner).guarantee == grid.guarantee()
 
 
 def test_invariant_1_twin_a_winner_of_a_tuning_that_never_tried_it_is_refused(tmp_path):
-    source = trial(tmp_path / "trial", uls_plan())
     other = tuning(uls_plan(noise_multiplier=9.0))
     with pytest.raises(UseError, match="did not try"):
-        win(source, tmp_path / "winner.jsonl", other)
-    win(source, tmp_path / "winner.jsonl", tuning(uls_plan()))
-    lines = (tmp_path / "winner.jsonl").read_text().splitlines()
-    header = json.loads(lines[0])
+        won(tmp_path / "sweep", uls_plan(), other)
+    _, winner = won(tmp_path / "again", uls_plan(), tuning(uls_plan()))
+    header = json.loads((winner / "ledger.jsonl").read_text().splitlines()[0])
     header["payer"]["tuning"]["plans"] = [encode(uls_plan(noise_multiplier=9.0))]
     (tmp_path / "edited.jsonl").write_text(json.dumps(header, separators=(",", ":")) + "\n")
     with pytest.raises(UseError, match="did not try"):

@@ -157,7 +157,7 @@ def test_a_full_disk_leaves_the_acknowledged_lines_and_no_half_line(tmp_path):
 def charge_with_others(folder, name, ready):
     ready.wait()
     ledger = StoreLedger(folder)
-    ledger.charges()  # what others have half written must not be in the way
+    ledger.history()  # what others have half written must not be in the way
     query(ledger, name, name="users", pure_epsilon=0.1)
 
 
@@ -170,18 +170,21 @@ def test_processes_that_charge_a_new_store_at_the_same_time_are_all_charged(tmp_
     for process in processes:
         process.join()
     assert [process.exitcode for process in processes] == [0] * len(names)
-    assert sorted(charge.run_id for charge in StoreLedger(tmp_path).charges()) == names
+    assert (
+        sorted(charge.run_id for charge in StoreLedger(tmp_path).history().charges.values())
+        == names
+    )
 
 
 @pytest.mark.parametrize("left", [b"", b'{"kind":"store","sche'], ids=["nothing", "half a line"])
 def test_a_ledger_whose_first_line_a_kill_cut_short_is_begun_again(tmp_path, left):
     (tmp_path / "ledger.jsonl").write_bytes(left)
     store = StoreLedger(tmp_path)
-    assert store.charges() == []
-    with pytest.raises(UseError, match="no reservation"):
-        settle(store, "one", steps=1)
+    assert store.history().charges == {}
+    with pytest.raises(UseError, match="paid for"):
+        settle(store, "one")
     query(store, "one", name="users", pure_epsilon=0.1)
-    assert [charge.run_id for charge in store.charges()] == ["one"]
+    assert [charge.run_id for charge in store.history().charges.values()] == ["one"]
 
 
 @ALONE

@@ -64,7 +64,7 @@ def test_invariant_7_a_kill_between_any_two_writes_of_an_opening_costs_nothing(
                     with contextlib.suppress(Killed):
                         go_on(run, here, 0)
             go_on(run, here, PLAN.steps)
-            assert len(StoreLedger(here.path).charges()) == 1, (first, second)
+            assert len(StoreLedger(here.path).history().charges) == 1, (first, second)
             assert claim(run).steps == PLAN.steps
             assert claim(run).guarantee.epsilon == PLAN.guarantee().epsilon
             assert COPIED not in claim(run).conditions, "a ledger begun by a kill is no copy"
@@ -84,7 +84,9 @@ def test_invariant_13_a_kill_at_the_beginning_forgets_nothing_of_the_base(tmp_pa
             Kill(patch, at)
             with pytest.raises(Killed):
                 go_on(run, here, 0, base=base)
-        known = learned in [learned for one in StoreLedger(here.path).charges() if one.base]
+        known = learned in [
+            learned for one in StoreLedger(here.path).history().charges.values() if one.base
+        ]
         charged += known
         go_on(run, here, PLAN.steps)
         assert (learned in claim(run).parts) == known, at

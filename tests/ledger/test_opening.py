@@ -39,7 +39,7 @@ def test_a_run_goes_on_as_often_as_it_is_interrupted(run, store):
     assert [go_on(run, store) for _ in range(6)] == [1, 1, 1, 1, 0, 0]
     assert claim(run).guarantee == PLAN.guarantee() == claim(store.path).guarantee
     assert claim(run).complete
-    assert len(StoreLedger(store.path).charges()) == 1
+    assert len(StoreLedger(store.path).history().charges) == 1
 
 
 def test_invariant_1_a_run_whose_randomness_has_a_known_seed_claims_nothing(tmp_path, store):

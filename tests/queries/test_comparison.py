@@ -126,7 +126,8 @@ def test_all_is_charged_once_before_anything_is_drawn(store, monkeypatch, paired
     with pytest.raises(KeyboardInterrupt):
         losses(store, model, base if paired else None, epsilon=0.8)
     pair = ["sum of model less base loss", "spread of model less base loss"] if paired else []
-    assert [charge.statistic.name for charge in StoreLedger(store.path).charges()] == [
+    charges = StoreLedger(store.path).history().charges.values()
+    assert [charge.pays_for.name for charge in charges] == [
         "sum of model loss", *pair, "users of loss",
     ]  # fmt: skip
     assert claim(store.path).guarantee.epsilon == pytest.approx(0.8, rel=1e-12)
@@ -150,4 +151,4 @@ def test_bad_use_charges_nothing(store, name, bad):
         losses(store, [1.0, 2.0], [1.0, 2.0], **{name: bad})
     with pytest.raises(UseError, match="same users"):
         losses(store, [1.0], [1.0, 2.0])
-    assert StoreLedger(store.path).charges() == []
+    assert StoreLedger(store.path).history().charges == {}

@@ -112,7 +112,7 @@ def test_each_answer_is_a_line_of_the_ledger_and_adds_to_the_claim(store):
     assert [answer.name for answer in got] == ["users", "examples", "median"]
     history, plan = StoreLedger(store.path).history(), uls_plan()
     assert history.answers == {answer.query_id: answer.value for answer in got}
-    names = {run_id: charge.statistic.name for run_id, charge in history.charges.items()}
+    names = {run_id: charge.pays_for.name for run_id, charge in history.charges.items()}
     assert names == {answer.query_id: answer.name for answer in got}
     assert claim(store.path).guarantee.delta == 0.0
     reserve(StoreLedger(store.path), "run", plan)
@@ -135,7 +135,7 @@ def test_answers_are_charged_even_if_none_is_drawn(store, monkeypatch):
 def test_an_answer_drawn_before_its_line_is_caught(free):
     """The twin: a ledger that does not write leaves no charge."""
     release(free, epsilon=0.3, names=("users",))
-    assert StoreLedger(free.path).charges() == []
+    assert StoreLedger(free.path).history().charges == {}
 
 
 @pytest.mark.parametrize("epsilon", [0.0, -1.0, math.nan, math.inf, 701.0])
@@ -146,7 +146,7 @@ def test_bad_use_is_refused_and_charges_nothing(store, epsilon):
     for name in ("", "mean", "p0", "p100", "p1.5", "p²"):
         with pytest.raises(UseError, match="no statistic is named"):
             release(store, epsilon=1.0, names=("users", name))
-    assert StoreLedger(store.path).charges() == []
+    assert StoreLedger(store.path).history().charges == {}
 
 
 def test_the_command_shows_private_answers_and_no_exact_ones_beside_them(store, capsys):

@@ -13,7 +13,7 @@ from tests.speed import fast_then_slow
 from tests.sweeping.launch import request, swept
 from userdp.claims.released_files import bound_files
 from userdp.core.errors import UseError
-from userdp.ledger import RunFolder
+from userdp.ledger import RunFolder, RunRecord
 from userdp.ledger.run_folder import DIVERGED
 from userdp.sweeping.sweep_folder import SweepFolder, copy_released
 
@@ -46,12 +46,12 @@ def test_what_was_put_into_a_trials_model_does_not_come_with_the_winner(tmp_path
     finish(begun(run.ledger, None), files=bound_files(run))
     if how == "added":
         (run.model / "README.md").write_text("a word")
-        copy_released(run, winner)
+        copy_released(RunRecord.read(run.path), winner)
         assert [path.name for path in winner.model.iterdir()] == ["config.json"]
     else:
         (run.model / "config.json").write_text('{"note": "a word"}')
         with pytest.raises(UseError, match="is not what the run released"):
-            copy_released(run, winner)
+            copy_released(RunRecord.read(run.path), winner)
         assert not winner.path.exists()
 
 
@@ -61,7 +61,7 @@ def test_a_winner_that_diverged_says_so_and_export_refuses_it(tmp_path):
     run.model.mkdir()
     run.log({"kind": DIVERGED})
     winner.path.mkdir()
-    copy_released(run, winner)
+    copy_released(RunRecord.read(run.path), winner)
     shutil.copyfile(run.ledger, winner.ledger)
     winner.model.mkdir()
     with pytest.raises(UseError, match="diverged"):

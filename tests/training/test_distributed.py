@@ -167,7 +167,7 @@ def test_invariant_7_a_dying_process_leaves_a_right_ledger_and_any_number_goes_o
     assert attempts(place.run) == 3
     history = StoreLedger(place.store).history()
     (charge,) = history.charges.values()
-    assert (history.is_final(charge), history.steps_of(charge)) == (False, jobs.STEPS)
+    assert (history.is_final(charge), charge.plan.steps) == (False, jobs.STEPS)
     assert place.do(then, jobs.goes_on, world="again") == [jobs.STEPS] * then
     assert attempts(place.run) == jobs.STEPS
     assert lines(place.run / "ledger.jsonl")[-1]["kind"] == "finish"
@@ -181,7 +181,7 @@ def test_invariant_1_processes_that_differ_are_refused_and_nothing_is_charged(pl
         assert isinstance(result, UseError)
         assert {"plan": "another plan", "threads": "another number of threads"}[what] in str(result)
     assert not place.run.exists()
-    assert StoreLedger(place.store).charges() == []
+    assert StoreLedger(place.store).history().charges == {}
 
 
 @pytest.mark.slow

@@ -149,7 +149,7 @@ def test_invariant_13_a_model_that_an_open_run_trains_is_refused_before_the_char
         with pytest.raises(UseError, match="another private run of this process is open"):
             begin(model=model, name="inner")
         take(outer)
-    (charge,) = StoreLedger(store.path).charges()
+    (charge,) = StoreLedger(store.path).history().charges.values()
     assert charge.run_id == RunRecord.read(outer.folder.path).run_id
     begin(model=model, name="later").close()
 

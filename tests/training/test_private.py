@@ -28,7 +28,7 @@ def test_the_readme_loop_runs_and_the_claim_is_the_plans(store, tmp_path):
     for path in (run / "ledger.jsonl", store.path):
         assert claim(path).guarantee == PLAN.guarantee()
         assert claim(path).complete
-    told = RunRecord.read(run).facts["base_model"]
+    told = RunRecord.read(run).begin.facts["base_model"]
     assert (told["origin"], told["layers"], told["width"]) == ("memory", 1, 16)
 
 

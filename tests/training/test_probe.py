@@ -116,8 +116,8 @@ def charged(folder, tmp_path) -> Path:
 def test_a_release_is_charged_and_near_where_epsilon_is_large(charged) -> None:
     how = {"source": Provenance.DP_RELEASE, "users": 100, "max_group_size": 2, "epsilon": 200}
     norms = probed(charged, population=100, **how)
-    (line,) = StoreLedger(charged / "store").charges()
-    assert (norms.ledger_line, line.statistic.pure_epsilon) == (line.run_id, 200.0)
+    (line,) = StoreLedger(charged / "store").history().charges.values()
+    assert (norms.ledger_line, line.pays_for.pure_epsilon) == (line.run_id, 200.0)
     assert norms.users == 100  # as declared: how many were measured is private
     assert norms.median_examples_per_user is None
     exact = probed(charged, source=Provenance.PUBLIC, max_group_size=2)

@@ -93,4 +93,4 @@ def test_it_is_refused_and_nothing_is_charged(begin, store, tmp_path, case):
     with pytest.raises((UseError, FailureError), match=told):
         begin(**{"model": model, **asked(model)})
     assert not (tmp_path / "run").exists()
-    assert StoreLedger(store.path).charges() == []
+    assert StoreLedger(store.path).history().charges == {}

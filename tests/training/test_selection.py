@@ -61,7 +61,7 @@ def test_a_resumed_run_keeps_its_selection_and_its_scores(scored, begin, tmp_pat
     chosen = {"selection": "highest-perplexity", "scores": path}
     with begin(**chosen) as private:
         take(private, 1)
-    assert RunRecord.read(run).facts["selection"] == "highest-perplexity"
+    assert RunRecord.read(run).begin.facts["selection"] == "highest-perplexity"
     assert str(path) not in (run / "ledger.jsonl").read_text()
     with pytest.raises(UseError, match="the selection is not the one"):
         begin(resume=True, **{**chosen, "selection": "lowest-perplexity"})

@@ -91,7 +91,7 @@ def audit_run(
     """
     record, computes = RunRecord.read(run), choose_device(device)
     folder = record.folder
-    if record.facts.get("store") != store.meta.store_id:
+    if record.begin.facts.get("store") != store.meta.store_id:
         raise UseError(
             f"the run at {run} was trained on another store than {store.path}: its members are not "
             "this store's training users",

@@ -119,7 +119,7 @@ def store_claim(history: History, delta: float | None = None) -> Claim:
         guarantee=lineage.guarantee(delta=delta),
         lineage=lineage,
         subject="store",
-        steps=sum(map(history.steps_of, charges)),
+        steps=sum(one.plan.steps for one in charges if one.plan),
         complete=all(map(history.is_final, charges)),
         plan=single.plan if single else None,
     )

@@ -27,7 +27,7 @@ from userdp.claims.lineage import (
 from userdp.core.errors import UserdpError
 from userdp.ledger import Charge, History, RunRecord, StoreLedger
 from userdp.ledger.charged_parts import Part, Query, Steps, Unclaimed, of_budget
-from userdp.ledger.lines import Chosen
+from userdp.ledger.lines import Chosen, Open
 
 # A store with a budget pays every line of its ledger by its filter; without one, charges add up
 # (basic composition).
@@ -135,17 +135,17 @@ def run_lineage(run: RunRecord, chosen: str | None = None) -> Lineage:
         chosen: what it may have been chosen among, as its people's store says (`chosen_among`); by
             default as its own ledger does, which of a tuning's trial knows it from the start.
     """
-    inherited = lineage_from(run.begin.lineage, what=f"the lineage in {run.path}")
+    inherited = lineage_from(run.begin.lineage, what=f"the lineage in {run.folder.ledger}")
     choices = [chosen] if chosen else [line.told for line in run.of(Chosen)]
     if run.begin.tuning_id and not choices:
         choices = ["the trials of a tuning"]
     conditions = [Condition(kind=ConditionKind.CHOSEN, told=one) for one in choices]
-    if any(opening.copied for opening in run.openings):
+    if any(opening.copied for opening in run.of(Open)):
         conditions.append(COPIED)
     own = of_parts([_own_part(run)], *of_plan(run.plan), *conditions)
     since = Lineage()
     if run.finish is not None and run.finish.since:
-        since = lineage_from(run.finish.since, what=f"released meanwhile, in {run.path}")
+        since = lineage_from(run.finish.since, what=f"released meanwhile, in {run.folder.ledger}")
     return inherited + own + since
 
 

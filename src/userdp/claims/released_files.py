@@ -95,7 +95,7 @@ def require_released_files(run: RunRecord) -> None:
         for path, digest in bound_by(run).items()
         if not any(map(path.is_relative_to, (folder.train, *elsewhere)))
     }
-    if problem := next(differences(here, run.path), None):
+    if problem := next(differences(here, run.folder.ledger), None):
         raise UseError(
             f"{problem}: what is said of the run is said of the whole model that it released, and "
             "of no file that came later",

@@ -128,15 +128,15 @@ def run_differs(run: RunRecord) -> Iterator[str]:
     ledger; and what the model and the adapters say that they descend from, against what the ledger
     says. A file beside the model that no line speaks of is no problem: it is never exported.
     """
-    folder, bound = run.folder, bound_by(run)
-    yield from differences(bound, run.path)
+    folder, ledger, bound = run.folder, run.folder.ledger, bound_by(run)
+    yield from differences(bound, ledger)
     if (Plan.load(folder.plan) if folder.plan.exists() else None) != run.plan:
-        yield f"the plan in {folder.plan} is not the one that {run.path} speaks of"
+        yield f"the plan in {folder.plan} is not the one that {ledger} speaks of"
     model = folder.path if is_export(folder.path) else folder.model
     for place in filter(has_weights, (model, folder.adapter)):
         if not any(path.is_relative_to(place) for path in bound):
             yield (
-                f"{run.path} does not speak of the weights in {place}: it does not note the run's "
+                f"{ledger} does not speak of the weights in {place}: it does not note the run's "
                 "end, or they came after that"
             )
         yield from _described_otherwise(place, run_lineage(run))

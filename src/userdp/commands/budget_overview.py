@@ -8,7 +8,7 @@ from typing import Any
 from userdp.accounting.filters import Cost, RenyiFilter
 from userdp.core.vocabulary import delta_up
 from userdp.ledger import Charge, History
-from userdp.ledger.charged_parts import Steps, of_run
+from userdp.ledger.charged_parts import of_run
 from userdp.plans import Plan
 
 _MOST_RUNS = 10**6
@@ -55,15 +55,13 @@ def share_of(opened: RenyiFilter, plan: Plan) -> float:
 
 
 def _line(history: History, charge: Charge) -> dict[str, Any]:
-    part, ended = charge.pays_for, history.settled.get(charge.run_id)
-    price, what = part.guarantee(), part.in_words
-    if isinstance(part, Steps):
-        what = f"{history.steps_of(charge)} of {part.plan.steps} steps ({part.plan.algorithm})"
+    _, ended = history.settled.get(charge.run_id, (0, None))
+    price = charge.pays_for.guarantee()
     final = "settled early" if ended is not None and ended.early else "settled"
     return {
         "id": charge.run_id,
         "when": charge.when,
-        "what": what,
+        "what": charge.pays_for.in_words,
         "epsilon": price.epsilon,
         "delta": price.delta,
         "share": None,

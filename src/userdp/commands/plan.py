@@ -18,6 +18,7 @@ from userdp.core.stages import Progress
 from userdp.data.store_meta import StoreMeta, read_meta
 from userdp.data.user_store import UserStore
 from userdp.ledger import StoreLedger
+from userdp.ledger.charged_parts import Query
 from userdp.ledger.store_history import History
 from userdp.plans.gradient_norms import GradientNorms, Measure
 from userdp.plans.planner import Request, propose
@@ -150,13 +151,13 @@ def released(history: History) -> tuple[Release, ...]:
     """
     return tuple(
         Release(
-            name=charge.statistic.name,
-            query_id=charge.run_id,
-            epsilon=charge.statistic.pure_epsilon if history.budget is None else 0.0,
-            value=history.answers.get(charge.run_id),
+            name=asked.name,
+            query_id=asked.id,
+            epsilon=asked.pure_epsilon if history.budget is None else 0.0,
+            value=history.answers.get(asked.id),
         )
         for charge in history.charges.values()
-        if charge.statistic is not None
+        if isinstance(asked := charge.pays_for, Query)
     )
 
 

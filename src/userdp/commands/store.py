@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -158,13 +159,13 @@ def settle(run: str | os.PathLike[str]) -> dict[str, Any]:
             hint="settle the run where its store lies",
         )
     # Until it is closed, nobody takes a step in any folder of the run.
-    with ledger.counter(run_id, begun=run_id in history.openings) as counter:
-        ended = Settle(run_id=run_id, steps=counter.attempts, early=True)
-        ended = ledger.append(ended).settled[run_id]  # what was written the first time
+    with closing(ledger.counter(run_id, begun=run_id in history.openings)) as counter:
+        ledger.append(Settle(run_id=run_id, early=True))
+        attempts = counter.attempts
     return {
         "run": str(folder),
         "store": str(store),
-        "steps_attempted": ended.steps,
+        "steps_attempted": attempts,
         "steps_planned": record.plan.steps if record.plan else None,
         "store_claim": claim_at(store),
     }

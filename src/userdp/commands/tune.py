@@ -104,7 +104,8 @@ def tune(
                 "a tuning needs a plan, or the budget of one",
                 hint="--plan plan.json, made by userdp plan; or --epsilon and --population",
             )
-        total = StoreLedger(people.path).history().total_delta
+        opened = StoreLedger(people.path).history().budget
+        total = opened.filter.delta if opened else 0.0
         for one in plans:
             users = declared_users(one)
             how: dict[str, Any] = {"allow_large_delta": allow_large_delta, "total_delta": total}

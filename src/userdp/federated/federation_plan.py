@@ -232,12 +232,14 @@ def federation_claim(plan: FederationPlan, runs: Iterable[Path], *, spread: bool
     """
     ran: dict[int, RunRecord] = {}
     for run in map(RunRecord.read, runs):
-        silo = int(run.facts.get("silo", -1))
-        expected = plan.of_silo(silo) if run.facts.get("federation") == plan.digest else None
+        silo = int(run.begin.facts.get("silo", -1))
+        expected = plan.of_silo(silo) if run.begin.facts.get("federation") == plan.digest else None
         if expected is None or run.plan != (expected if isinstance(expected, Plan) else None):
-            raise UseError(f"{run.path} belongs to another federation, or to another silo of it")
+            raise UseError(
+                f"{run.folder.ledger} belongs to another federation, or to another silo of it"
+            )
         if silo in ran:
-            raise UseError(f"{run.path} is a second ledger of silo {silo}")
+            raise UseError(f"{run.folder.ledger} is a second ledger of silo {silo}")
         ran[silo] = run
     if not ran:
         raise UseError("a claim needs at least one silo's ledger")

@@ -2,10 +2,10 @@
 
 `charged_parts` holds what can be charged, each with its price; `lines` has a class for each kind of
 line, and `journal` the file that lines stand in. Of the people's ledger `store_history` says what
-its lines come to, `permitted_lines` which line may follow and who may go on with a run, and
-`budget` what is spent and what is refused; `store_ledger` writes it, with a `run_lock` beside it
-for each run, which counts its attempts too. Of a run, `run_folder` names its files, and
-`run_ledger` reads and writes its ledger.
+its lines come to, and `permitted_lines` which line may follow, who may go on with a run, and what
+a budget refuses; `store_ledger` writes it, with a `run_lock` beside it for each run, which counts
+its attempts too. Of a run, `run_folder` names its files, and `run_ledger` reads and writes its
+ledger.
 """
 
 from userdp.ledger.lines import Charge

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import ClassVar, TypeAlias
 
 from userdp.accounting import rdp
@@ -26,6 +27,8 @@ from userdp.core.vocabulary import (
 from userdp.plans import FixedGrid, Plan, PrivateSelection, Tuning
 from userdp.plans.tuning_price import mechanism_of
 from userdp.sampling import PoissonUsers
+
+_per_user = partial(Guarantee, unit=PrivacyUnit.USER, adjacency=Adjacency.ADD_OR_REMOVE)
 
 PriceOfPlan: TypeAlias = Callable[[Plan, float | None], Guarantee]
 """What all steps of a plan cost at a δ, or at the plan's own δ, by another accountant."""
@@ -81,11 +84,12 @@ class Part:
                 return grid.guarantee(delta=delta, price=price)
             case Choice(tuning=declared):
                 return declared.guarantee(delta=delta)
-            case Query(pure_epsilon=epsilon):  # every user is asked: q = 1
-                return _per_user(epsilon, 0.0, sampling=PoissonUsers.kind, accountant="pure")
+            case Query(pure_epsilon=pure):
+                all_asked = PoissonUsers.kind  # q = 1
+                return _per_user(epsilon=pure, delta=0.0, sampling=all_asked, accountant="pure")
             case Bound(bound=bound):
                 return bound
-        return _per_user(math.inf, delta or 0.0, sampling=NONE, accountant="none")
+        return _per_user(epsilon=math.inf, delta=delta or 0.0, sampling=NONE, accountant="none")
 
     def cost(self, opened: RenyiFilter) -> Cost:
         """What it takes from a filter; infinite where nothing bounds it."""
@@ -152,14 +156,12 @@ class Bound(Part):
     Args:
         what: it is of, in words.
         bound: the guarantee.
-        steps: of a run whose plan only its own module reads; else 0.
     """
 
     kind: ClassVar[str] = "bound"
 
     what: str
     bound: Guarantee
-    steps: int = 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -186,24 +188,10 @@ def _cost_of_selection(selection: PrivateSelection, opened: RenyiFilter) -> Cost
     return Cost(rho=rho, steps=selection.repetitions.mean * most)
 
 
-def _per_user(epsilon: float, delta: float, *, sampling: str, accountant: str) -> Guarantee:
-    return Guarantee(
-        epsilon=epsilon,
-        delta=delta,
-        unit=PrivacyUnit.USER,
-        adjacency=Adjacency.ADD_OR_REMOVE,
-        sampling=sampling,
-        accountant=accountant,
-    )
-
-
 def of_budget(run_id: str, opened: RenyiFilter, part: Part) -> Bound:
     """The total of a filter, which is claimed whole from the first charge on, here ``part``."""
-    what = (
-        "a budget that was fixed before its first use, all of it (Rényi filter of order "
-        f"{opened.order:g})"
-    )
-    total = _per_user(opened.epsilon, opened.delta, sampling=MIXED, accountant=FILTER)
+    what = f"all of a budget that was fixed before its first use (filter of order {opened.order:g})"
+    total = _per_user(epsilon=opened.epsilon, delta=opened.delta, sampling=MIXED, accountant=FILTER)
     adjacency = part.guarantee().adjacency
     return Bound(id=run_id, what=what, bound=replace(total, adjacency=adjacency))
 
@@ -229,4 +217,4 @@ def recorded(part: Part) -> Part:
     if not plan.sampling.covered:
         return Unclaimed(id=part.id)
     what = f"training by {own[0].__module__}.{own[0].__name__}, as recorded"
-    return Bound(id=part.id, what=what, bound=part.guarantee(), steps=plan.steps)
+    return Bound(id=part.id, what=what, bound=part.guarantee())

@@ -1,8 +1,9 @@
 """The lines of ledgers: a frozen class for each kind.
 
-The ledger of a store's people holds lines that are a `StoreLine`: `userdp.ledger.store_history`
-says what they come to, and `userdp.ledger.permitted_lines` when one may follow. A run's ledger
-holds the other kinds, which `userdp.ledger.run_ledger.RunRecord` reads. `Open` stands in both.
+Of those from `Store` to `OpenBudget`, in the ledger of a store's people,
+`userdp.ledger.store_history` says what they come to, and `userdp.ledger.permitted_lines` when one
+may follow. A run's ledger holds the kinds from `Begin` on, which
+`userdp.ledger.run_ledger.RunRecord` reads. `Open` stands in both.
 """
 
 from __future__ import annotations
@@ -34,12 +35,7 @@ class Line:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class StoreLine(Line):
-    """A line of a store's ledger."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RunLine(StoreLine):
+class RunLine(Line):
     """A line about one run, statistic, tuning or budget.
 
     Args:
@@ -50,7 +46,7 @@ class RunLine(StoreLine):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Store(StoreLine):
+class Store(Line):
     """The first line.
 
     Args:
@@ -66,7 +62,7 @@ class Store(StoreLine):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Charge(StoreLine):
+class Charge(Line):
     """These people are charged, before anything is drawn or trained.
 
     Args:
@@ -101,11 +97,6 @@ class Charge(StoreLine):
     def plan(self) -> Plan | None:
         """Of a run, where every reader knows its classes."""
         return self.pays_for.plan if isinstance(self.pays_for, Steps) else None
-
-    @property
-    def statistic(self) -> Query | None:
-        """What was asked; None of a run and of a selection."""
-        return self.pays_for if isinstance(self.pays_for, Query) else None
 
     @property
     def is_run(self) -> bool:
@@ -156,13 +147,11 @@ class Settle(RunLine):
     """A run ended, as planned or early: its steps are over.
 
     Args:
-        steps: at most what it reserved.
         early: before its plan, which it costs all the same: nobody goes on with it.
     """
 
     kind: ClassVar[str] = "settle"
 
-    steps: int
     early: bool = False
 
 
@@ -210,7 +199,7 @@ class Answer(RunLine):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Look(StoreLine):
+class Look(Line):
     """A command is about to show an exact number of people's text.
 
     A constant that is recorded later may have been chosen by that number, and no ε covers it.

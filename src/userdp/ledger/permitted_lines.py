@@ -1,32 +1,36 @@
 """Which line may follow in a store's ledger, who may go on with a run, and what says nothing new.
 
 Of all folders of a run, copies and earlier states included, the one that was opened last may go on.
-`userdp.ledger.budget` says which charge a budget refuses.
+
+The budget of a store's people is a *filter*, fixed before the first charge and the first look, for
+the store's life. It counts Rényi divergences of one order (`userdp.accounting.filters`), and claims
+the whole budget from the first charge on. Without one, charges add up.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
+from dataclasses import replace
 
+from userdp.accounting.filters import RenyiFilter
 from userdp.core.errors import UseError
-from userdp.ledger.budget import refuse_beyond, refuse_used
+from userdp.core.vocabulary import delta_up, epsilon_up
 from userdp.ledger.lines import (
     Answer,
     BeginTuning,
     Charge,
-    Look,
+    Line,
     Open,
     OpenBudget,
     Release,
     Settle,
-    Store,
-    StoreLine,
     Trial,
 )
 from userdp.ledger.store_history import History, fold
 
 
-def follow(history: History, lines: Iterable[StoreLine]) -> History:
+def follow(history: History, lines: Iterable[Line]) -> History:
     """A ledger after lines that are to follow; those that say nothing new are left out.
 
     Raises:
@@ -37,19 +41,18 @@ def follow(history: History, lines: Iterable[StoreLine]) -> History:
         if is_new(history, line):
             history = fold((*history.lines, line), history.path)
     if len(history.charges) > before and history.budget is not None:
-        refuse_beyond(history, history.budget.filter)
+        _require_within(history, history.budget.filter)
     return history
 
 
-def is_new(history: History, line: StoreLine) -> bool:
+def is_new(history: History, line: Line) -> bool:
     """Whether a line has to be written; False where the ledger says the same already.
 
     Raises:
         UseError: it may not follow the lines that are there.
     """
-    path, charges = history.path, history.charges
     if isinstance(line, Open | Settle | Release | Answer) and line.run_id not in history.ids:
-        raise UseError(f"{line.run_id} has no reservation in {path}: nothing here paid for it")
+        raise UseError(f"nothing in {history.path} paid for {line.run_id}")
     match line:
         case BeginTuning(run_id=run_id) if run_id in history.tunings:
             if history.tunings[run_id][1].constants != line.constants:
@@ -59,10 +62,8 @@ def is_new(history: History, line: StoreLine) -> bool:
                     hint="put the base model back, or begin a new tuning",
                 )
             return False
-        case Charge(run_id=run_id) if run_id in charges:
-            if run_id in history.tunings and charges[run_id].pays_for == line.pays_for:
-                return False  # the selection of a tuning that goes on
-            raise UseError(f"{run_id} is already charged in {path}")
+        case Charge(run_id=run_id):
+            return run_id not in history.charges
         case Trial():
             return _takes_its_slot(history, line)
         case Open():
@@ -74,11 +75,7 @@ def is_new(history: History, line: StoreLine) -> bool:
         case Answer(run_id=run_id):
             return run_id not in history.answers
         case OpenBudget():
-            refuse_used(history)
-        case Store() | BeginTuning() | Charge() | Look():
-            pass
-        case _:
-            raise NotImplementedError(f"nobody said when a line of kind {line.kind} may follow")
+            _require_unused(history)
     return True
 
 
@@ -89,7 +86,7 @@ def _require_last(history: History, line: Open) -> None:
     once the opening is written: the one that holds its nonce.
     """
     run_id = line.run_id
-    ended, last = history.settled.get(run_id), history.openings.get(run_id)
+    _, ended = history.settled.get(run_id, (0, None))
     if ended is not None:
         how = "settled before its end" if ended.early else "finished"
         raise UseError(
@@ -97,6 +94,7 @@ def _require_last(history: History, line: Open) -> None:
             "folder is of before that",
             hint="train again in another --out, with a plan and a budget of its own",
         )
+    last = history.openings.get(run_id)
     if line.after != (last.nonce if last is not None else ""):
         raise UseError(
             f"the folder of run {run_id} is not the one that was opened last, as {history.path} "
@@ -109,18 +107,52 @@ def _require_last(history: History, line: Open) -> None:
 
 def _takes_its_slot(history: History, line: Trial) -> bool:
     """Whether a trial takes its slot now; False where it did before."""
-    tunings = (tuning for _, tuning in history.tunings.values())
-    if not any(one.slots.get(line.slot) == line.constants for one in tunings):
-        raise UseError(
-            f"no private selection in {history.path} pays for this trial: it has drawn no such "
-            "slot, or one of other settings",
-            hint="go on with the tuning: `userdp tune STORE --out DIR --resume`",
-        )
+    drawn = [tuning.slots.get(line.slot) for _, tuning in history.tunings.values()]
     taken = {trial.slot: trial.run_id for trial in history.trials.values()}
-    if taken.get(line.slot, line.run_id) != line.run_id:
+    if line.constants not in drawn or taken.get(line.slot, line.run_id) != line.run_id:
         raise UseError(
-            "the slot of this trial was taken before: a second training in it would be a "
-            "candidate that nobody paid for",
-            hint="put the trial's folder back, or begin a new tuning",
+            f"no private selection in {history.path} pays for this trial: its slot was drawn for "
+            "other settings, or taken before",
+            hint="put the trial's folder back and go on with the tuning, or begin a new one",
         )
     return line.slot not in taken
+
+
+def _require_unused(history: History) -> None:
+    """`UseError` if something was charged, tuned or looked at before, or a budget was opened."""
+    if history.budget or history.charges or history.looks or history.tunings:
+        raise UseError(
+            f"{history.path} has a budget already, or something was charged or looked at in it: a "
+            "budget that is opened after a look bounds nothing",
+            hint="open one before anything else is done with a store; it holds for the store's "
+            "life: see `userdp store budget STORE`",
+        )
+
+
+def _require_within(history: History, opened: RenyiFilter) -> None:
+    """`UseError` if all charges, the last included, exceed what was fixed before the first."""
+    path = history.path
+    # What counts people in different ways does not add up to anything.
+    if len({charge.pays_for.guarantee().adjacency for charge in history.charges.values()}) > 1:
+        raise UseError(
+            f"{path} would hold charges of different adjacencies, and no total bounds their sum",
+            hint="keep records of several owners in a store of their own",
+        )
+    *before, new = history.costs(opened).values()
+    if opened.admits([*before, new]):
+        return
+    if math.isinf(new.rho):
+        why, way = "this has no epsilon", "do it on another store, of other people"
+    elif opened.admits([*before, replace(new, delta=0.0)]):
+        share = delta_up(opened.reserved_delta)
+        why = f"of that {share} is reserved for what is known by its own epsilon and delta only"
+        way = "a smaller --delta; or sample users or examples, which need none of the reserve"
+    else:
+        needed, left = new.rho / opened.capacity, opened.left(before) / opened.capacity
+        why = f"this needs {100 * needed:.1f} % of it, and {100 * left:.1f} % is left"
+        way = "plan with more noise or fewer steps: `userdp store budget STORE` says what is left"
+    raise UseError(
+        f"{path} would be charged beyond its budget of epsilon {epsilon_up(opened.epsilon)} at "
+        f"delta {delta_up(opened.delta)}, which is never raised: {why}",
+        hint=way,
+    )

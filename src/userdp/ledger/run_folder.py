@@ -123,10 +123,7 @@ class RunFolder:
             place = RunFolder(trials[0].parent) if trials else self
         if not place.resume.exists():
             return None
-        try:
-            kept = place.read_resume()
-        except UseError:
-            return ()
+        kept = place.read_resume()
         return (place.path / kept.store_beside, Path(kept.store_path))
 
     @property

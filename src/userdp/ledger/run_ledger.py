@@ -12,16 +12,14 @@ does a line of its own where the model is saved anew. Losses that were released 
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
 from userdp.core.errors import FailureError, UseError
 from userdp.ledger import journal
-from userdp.ledger.charged_parts import Part
 from userdp.ledger.lines import (
     Attempt,
     Begin,
@@ -33,7 +31,6 @@ from userdp.ledger.lines import (
 )
 from userdp.ledger.run_folder import LEDGER, RunFolder
 from userdp.ledger.run_lock import Counter
-from userdp.noise.gaussian import NoiseSampler
 from userdp.plans import Plan, StepRecord
 
 L = TypeVar("L", bound=Line)
@@ -92,11 +89,6 @@ class RunRecord:
         return cls(folder=folder, begin=begin, rest=tuple(rest), data=read.data)
 
     @property
-    def path(self) -> Path:
-        """Of the ledger."""
-        return self.folder.ledger
-
-    @property
     def run_id(self) -> str:
         """Random; of a tuning's winner that of the tuning."""
         return self.begin.run_id
@@ -105,16 +97,6 @@ class RunRecord:
     def plan(self) -> Plan | None:
         """None of a run without privacy."""
         return self.begin.plan
-
-    @property
-    def facts(self) -> Mapping[str, Any]:
-        """Public constants such as versions."""
-        return self.begin.facts
-
-    @cached_property
-    def digest(self) -> str:
-        """SHA-256 of the ledger's bytes."""
-        return hashlib.sha256(self.data).hexdigest()
 
     @cached_property
     def finish(self) -> Finish | None:
@@ -139,23 +121,11 @@ class RunRecord:
         return attempts
 
     @property
-    def openings(self) -> list[Open]:
-        """Oldest first."""
-        return self.of(Open)
-
-    @property
-    def samplers(self) -> tuple[NoiseSampler, ...]:
-        """What drew the noise of the attempted steps, each once."""
-        named = {line.step.noise_sampler for line in self.of(Attempt)}
-        return tuple(sampler for sampler in NoiseSampler if sampler in named)
-
-    @property
     def without_model(self) -> UseError:
         """The refusal of what needs a model, where the run has released none."""
         return UseError(
             f"the run at {self.folder.path} has released no model",
-            hint="one that was settled before its end never does. Go on with any other: `userdp "
-            "train STORE --out RUN --resume`; a loop of your own calls private.save()",
+            hint="resume it, unless it was settled; a loop of your own calls private.save()",
         )
 
     def of(self, kind: type[L]) -> list[L]:
@@ -257,42 +227,6 @@ class RunLedger:
             self._counter.close()
 
 
-def write_winner(
-    source: Path,
-    target: Path,
-    payer: Part | None,
-    *,
-    tuning_id: str,
-    basis: str,
-    lineage: Mapping[str, Any],
-) -> None:
-    """Write the ledger of a tuning's winner: that of its run, with what choosing it cost.
-
-    Args:
-        source: the ledger of the winner's run, finished.
-        target: a new file.
-        payer: what the winner claims from now on; None where its choice is not private, so that it
-            claims what its run does.
-        tuning_id: random; of the tuning, as the store's ledger knows it.
-        basis: how it was chosen, in words, for the public facts.
-        lineage: what the tuning descends from, itself left out.
-
-    Raises:
-        UseError: the tuning did not try the plan of the run.
-    """
-    run = RunRecord.read(source)
-    begin = replace(
-        run.begin,
-        run_id=run.run_id if payer is None else tuning_id,
-        facts={**run.facts, "plan_basis": basis},
-        lineage=lineage,
-        tuning_id=None,
-        payer=payer or run.begin.payer,
-    )
-    # When it was opened, and how often, is a fact of the trial.
-    RunLedger.create(target, begin, *(line for line in run.rest if not isinstance(line, Open)))
-
-
 def append_saved(folder: RunFolder, bound: Mapping[str, str]) -> None:
     """Bind the files of a model that was saved after the run's end, if the ledger does not yet.
 
@@ -307,14 +241,12 @@ def append_saved(folder: RunFolder, bound: Mapping[str, str]) -> None:
 
 
 def append_release(path: Path, told: Mapping[str, Any]) -> None:
-    """Add a DP release to a finished run's ledger; `UseError` if the run is not finished.
+    """Add a DP release to the ledger of a run.
 
     Args:
         path: of the ledger.
         told: what was released, with its ``split``, ``epsilon`` and ``query_ids``.
     """
-    if RunRecord.read(path).finish is None:
-        raise UseError(f"the run of {path} is not finished: it has released no model")
     named = {"split": told["split"], "epsilon": told["epsilon"]}
     line = ReleaseLoss(**named, query_ids=tuple(told.get("query_ids", ())), told=told)
     journal.append(path, lambda _: [line])

@@ -14,7 +14,6 @@ import fcntl
 import os
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Self
 
 from userdp.core import files
 from userdp.core.errors import FailureError, UseError
@@ -79,12 +78,6 @@ class Counter:
         """Let another process go on; twice does no harm."""
         self._lock.close()
         self._descriptor = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
 
 
 def attempts_in(folder: Path) -> dict[str, int]:

@@ -13,22 +13,21 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from userdp.accounting.filters import Cost, RenyiFilter
-from userdp.ledger.charged_parts import Bound, Steps
 from userdp.ledger.lines import (
     Answer,
     BeginTuning,
     Charge,
+    Line,
     Look,
     Open,
     OpenBudget,
     Release,
     Settle,
     Store,
-    StoreLine,
     Trial,
 )
 
-L = TypeVar("L", bound=StoreLine)
+L = TypeVar("L", bound=Line)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +41,7 @@ class History:
     """
 
     path: Path = Path("ledger.jsonl")
-    lines: tuple[StoreLine, ...] = ()
+    lines: tuple[Line, ...] = ()
     charges: Mapping[str, Charge] = field(default_factory=dict)
 
     def of(self, kind: type[L]) -> Iterator[tuple[int, L]]:
@@ -71,14 +70,9 @@ class History:
         return {line.run_id: line for _, line in self.of(Open)}
 
     @cached_property
-    def settled(self) -> dict[str, Settle]:
-        """The end of each run, by its id; of trials of selections too."""
-        return {line.run_id: line for _, line in self.of(Settle)}
-
-    @cached_property
-    def ended_at(self) -> dict[str, int]:
-        """The place of the line in which each run ended."""
-        return {line.run_id: at for at, line in self.of(Settle)}
+    def settled(self) -> dict[str, tuple[int, Settle]]:
+        """The line in which each run ended, with its place, by the run's id; of trials too."""
+        return {line.run_id: (at, line) for at, line in self.of(Settle)}
 
     @cached_property
     def tunings(self) -> dict[str, tuple[int, BeginTuning]]:
@@ -119,23 +113,9 @@ class History:
         charging = Charge | Trial | BeginTuning | OpenBudget
         return frozenset(line.run_id for line in self.lines if isinstance(line, charging))
 
-    @property
-    def total_delta(self) -> float:
-        """δ of the budget; 0 without one."""
-        return 0.0 if self.budget is None else self.budget.filter.delta
-
     def is_final(self, charge: Charge) -> bool:
         """Whether what a charge costs is final."""
         return charge.run_id in self.settled or not charge.is_run
-
-    def steps_of(self, charge: Charge) -> int:
-        """Steps that were charged; 0 of a statistic and of a selection, which is one charge."""
-        if charge.run_id in self.settled:
-            return self.settled[charge.run_id].steps
-        match charge.pays_for:
-            case Steps(plan=run) | (Bound() as run):
-                return run.steps
-        return 0
 
     def costs(self, opened: RenyiFilter) -> dict[str, Cost]:
         """What each charge takes from a filter, by its id."""
@@ -160,7 +140,7 @@ class History:
         """
         if not charge.steered:
             return frozenset()
-        end = self.ended_at.get(charge.run_id)
+        end, _ = self.settled.get(charge.run_id, (None, None))
         return self.looked(after=self.at[charge.run_id], before=end)
 
     def tuning_of(self, constants: str) -> str | None:
@@ -170,7 +150,7 @@ class History:
         return next((tuning.run_id for tuning in open_ if constants in tuning.constants), None)
 
 
-def fold(lines: Iterable[StoreLine], path: Path) -> History:
+def fold(lines: Iterable[Line], path: Path) -> History:
     """What the store's ledger at ``path`` says; no lines are no charges."""
     kept = tuple(lines)
     charges = {line.run_id: line for line in kept if isinstance(line, Charge)}

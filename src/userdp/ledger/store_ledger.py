@@ -27,7 +27,7 @@ from userdp.core import files
 from userdp.core.codec import decode, encode
 from userdp.core.errors import UseError
 from userdp.ledger import journal
-from userdp.ledger.lines import Charge, Look, Store, StoreLine
+from userdp.ledger.lines import Line, Look, Store
 from userdp.ledger.permitted_lines import follow
 from userdp.ledger.run_folder import LEDGER
 from userdp.ledger.run_lock import Counter, attempts_in
@@ -68,22 +68,17 @@ class StoreLedger:
     @staticmethod
     def require_shareable(store: Path, ledger: Path) -> None:
         """`UseError` if `share` would refuse."""
-        shared = ledger.resolve()
-        if shared.is_dir() or shared.is_relative_to(store.resolve()):
+        shared, known = ledger.resolve(), StoreLedger(store).path
+        inside = shared.is_dir() or shared.is_relative_to(store.resolve())
+        if inside or (known != shared and ((store / PLACE).exists() or known.exists())):
             raise UseError(
-                f"{ledger} cannot be the ledger that several stores share: it must be a file, "
-                "outside of the store",
-                hint="name a file beside the stores: --ledger people.jsonl",
-            )
-        known = StoreLedger(store).path
-        if known != shared and ((store / PLACE).exists() or known.exists()):
-            raise UseError(
-                f"the store at {store} has a ledger already: what it holds would be lost",
-                hint="name the shared ledger when the store is prepared",
+                f"{ledger} cannot be the ledger that {store} shares with other stores: it must be "
+                "a file outside of the store, and one that the store has already would be lost",
+                hint="name a file beside the stores when they are prepared: --ledger people.jsonl",
             )
 
     @classmethod
-    def share(cls, store: Path, path: Path) -> StoreLedger:
+    def share(cls, store: Path, path: Path) -> None:
         """Let ``store`` be charged in the ledger at ``path``, which stores of the same people name.
 
         It is begun now, if it was not: so that each of its stores knows it from here on, and
@@ -96,9 +91,7 @@ class StoreLedger:
         if not (store / PLACE).exists():
             path.resolve().parent.mkdir(parents=True, exist_ok=True)
             cls(store)._note(_Note(shared=str(path.resolve())))
-        ledger = cls(store)
-        ledger.append()
-        return ledger
+        cls(store).append()
 
     def counter(self, run_id: str, *, begun: bool) -> Counter:
         """What counts the attempts of a run, held by this process; see `Counter`."""
@@ -115,11 +108,7 @@ class StoreLedger:
         noted, counted = self._noted(), attempts_in(self.runs)
         return self._whole(journal.read(self.path), noted, counted)
 
-    def charges(self) -> list[Charge]:
-        """One charge per run, oldest first; none without a file, or with one just begun."""
-        return list(self.history().charges.values())
-
-    def append(self, *lines: StoreLine) -> History:
+    def append(self, *lines: Line) -> History:
         """Write lines that the ledger does not hold yet, on the disk before this returns.
 
         Guarantee: no other process writes between the look at the ledger and these lines: what is
@@ -140,7 +129,7 @@ class StoreLedger:
         if not self.path.exists():  # one that is gone is not begun again
             self.history()
 
-        def added(read: journal.Read) -> tuple[StoreLine, ...]:
+        def added(read: journal.Read) -> tuple[Line, ...]:
             nonlocal history
             # Under the ledger's lock, so that no charge comes between the two.
             history = self._whole(read, self._noted(), attempts_in(self.runs))

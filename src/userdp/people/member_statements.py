@@ -25,6 +25,7 @@ from userdp.data.splits import Split
 from userdp.data.store_meta import StateKind
 from userdp.data.user_store import UserStore
 from userdp.ledger import StoreLedger
+from userdp.ledger.charged_parts import Query
 from userdp.ledger.lines import Charge
 from userdp.ledger.store_history import History
 from userdp.reporting.meaning import meaning_of_claim, percent_up
@@ -100,7 +101,7 @@ class Statement:
         else:
             yield "It was in the store for the following."
             yield from (f"- {one.in_words}" for one in self.releases)
-        if any(charge.statistic is None for charge in self.charges):
+        if not all(isinstance(one.pays_for, Query) for one in self.charges):
             yield (
                 "Whether it was drawn in any step of a training is not known to anybody: the draws "
                 "are secret and were not kept."

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from datetime import date
 from functools import cached_property
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from userdp.core.codec import encode
 from userdp.core.errors import UseError
 from userdp.core.vocabulary import Guarantee, epsilon_up, round_up
 from userdp.ledger import RunRecord, StoreLedger
-from userdp.ledger.lines import ReleaseLoss
+from userdp.ledger.lines import Attempt, ReleaseLoss
 from userdp.noise.gaussian import NoiseSampler
 from userdp.plans import Plan
 from userdp.plans.provenance import in_words
@@ -434,17 +435,18 @@ def read_run(path: Path, record: RunRecord | None = None) -> Facts:
 
 def facts(record: RunRecord, claimed: Claim) -> Facts:
     """The public facts of a run, of its ledger's lines and the allowed options beside them."""
-    told = record.facts
+    told = record.begin.facts
     of_store, base = told.get("store_facts", {}), told.get("base_model", {})
     known = {one.name for one in fields(BaseModel)}
     settings = {**record.folder.read_train().get("learning", {}), **told}
+    named = {line.step.noise_sampler for line in record.of(Attempt)}
     return Facts(
         path=record.folder.path,
         name=record.folder.path.resolve().name,
         run_id=record.run_id,
         claim=claimed,
         finished=record.finish is not None,
-        noise_samplers=record.samplers,
+        noise_samplers=tuple(one for one in NoiseSampler if one in named),
         store=told.get("store") or "",
         version=str(told.get("userdp", "unknown")),
         settings={
@@ -452,7 +454,7 @@ def facts(record: RunRecord, claimed: Claim) -> Facts:
             for key in (*words()["setting"], "plan_basis")
             if isinstance(value := settings.get(key), str | int | float)
         },
-        ledger_digest=record.digest,
+        ledger_digest=sha256(record.data).hexdigest(),
         released=tuple(record.of(ReleaseLoss)),
         base=BaseModel(**{name: value for name, value in base.items() if name in known}),
         owners=visible(of_store.get("owners") or "")[:_LONGEST],

@@ -15,7 +15,7 @@ from __future__ import annotations
 import os
 import secrets
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import ClassVar
@@ -27,10 +27,10 @@ from userdp.claims.weights import describe, digest_of
 from userdp.core import files
 from userdp.core.codec import decode, encode
 from userdp.core.errors import UseError
-from userdp.ledger import RunFolder, RunRecord
+from userdp.ledger import RunFolder, RunLedger, RunRecord
 from userdp.ledger.charged_parts import Part
+from userdp.ledger.lines import Open
 from userdp.ledger.run_folder import DIVERGED
-from userdp.ledger.run_ledger import write_winner
 from userdp.sweeping.request import SweepRequest
 from userdp.sweeping.trial_scores import Score
 
@@ -138,23 +138,25 @@ class SweepFolder:
         """
         if not self.winner.exists():
             with files.whole_folder(self.winner) as folder:
-                self._copy(self.run(number), RunFolder(folder), inherited, payer)
+                trial = RunRecord.read(self.run(number).path)
+                self._copy(trial, RunFolder(folder), inherited, payer)
         winner = RunRecord.read(self.winner)
         return [digest_of(place) for place in _released(winner.folder)], run_lineage(winner)
 
-    def _copy(
-        self, run: RunFolder, winner: RunFolder, inherited: Lineage, payer: Part | None
-    ) -> None:
-        copy_released(run, winner)
-        shutil.copyfile(run.plan, winner.plan)
-        write_winner(
-            run.ledger,
-            winner.ledger,
-            payer,
-            tuning_id=self.begun.sweep_id,
-            basis=self.begun.request.in_words,
-            lineage=inherited.plain,
+    def _copy(self, trial: RunRecord, winner: RunFolder, base: Lineage, payer: Part | None) -> None:
+        copy_released(trial, winner)
+        shutil.copyfile(trial.folder.plan, winner.plan)
+        begin = replace(
+            trial.begin,
+            run_id=trial.run_id if payer is None else self.begun.sweep_id,
+            facts={**trial.begin.facts, "plan_basis": self.begun.request.in_words},
+            lineage=base.plain,
+            tuning_id=None,
+            payer=payer or trial.begin.payer,
         )
+        # When it was opened, and how often, is a fact of the trial.
+        rest = [line for line in trial.rest if not isinstance(line, Open)]
+        RunLedger.create(winner.ledger, begin, *rest)
         lineage = run_lineage(RunRecord.read(winner.path))
         for place in _released(winner):
             describe(place, lineage)
@@ -168,17 +170,16 @@ def _released(winner: RunFolder) -> list[Path]:
     return [place for place in (winner.adapter, winner.model) if place.is_dir()]
 
 
-def copy_released(run: RunFolder, winner: RunFolder) -> None:
+def copy_released(trial: RunRecord, winner: RunFolder) -> None:
     """Copy the files that a trial released, and none that came into its folder later.
 
     Raises:
         UseError: the trial's folder holds another model than it released.
     """
-    trial = RunRecord.read(run.path)
     require_released_files(trial)
     for place in trial.files:
         target = winner.path / place
         target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(run.path / place, target)
-    if run.diverged:  # what is exported says so by itself, and nobody could use it
+        shutil.copyfile(trial.folder.path / place, target)
+    if trial.folder.diverged:  # what is exported says so by itself, and nobody could use it
         winner.log({"kind": DIVERGED})

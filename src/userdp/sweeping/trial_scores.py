@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from userdp.claims.lineage import Lineage
 from userdp.data.user_store import UserStore
 from userdp.ledger import StoreLedger
+from userdp.ledger.charged_parts import Query
 from userdp.queries.comparison import GRID, release_losses, to_grid
 from userdp.queries.statistics import bounded_sum
 from userdp.training.store_losses import paired
@@ -69,9 +70,8 @@ def released_score(
     ``subject``: if a crash takes a charged score away, it is not drawn again, since nobody would
     pay for the second. ``of`` is the lineage of the model.
     """
-    charged = StoreLedger(store.path).charges()
-    asked = (charge.statistic.name for charge in charged if charge.statistic is not None)
-    if any(name.endswith(subject) for name in asked):
+    asked = (one.pays_for for one in StoreLedger(store.path).history().charges.values())
+    if any(isinstance(one, Query) and one.name.endswith(subject) for one in asked):
         return Score(value=None, note="a crash came between its charge and its answer")
     mean = release_losses(
         store, losses, loss_bound=bound, epsilon=epsilon, subject=subject, of=of

@@ -41,7 +41,7 @@ from userdp.data.user_store import UserStore, require_intact
 from userdp.gradients import Loss, causal_lm_loss
 from userdp.ledger import RunFolder, RunLedger, RunRecord, StoreLedger
 from userdp.ledger.charged_parts import Part, Unclaimed, of_run
-from userdp.ledger.lines import Begin, Charge, Finish, Open, Release, Settle, StoreLine, Trial
+from userdp.ledger.lines import Begin, Charge, Finish, Line, Open, Release, Settle, Trial
 from userdp.ledger.permitted_lines import follow
 from userdp.ledger.run_folder import Resume, train_toml
 from userdp.ledger.store_history import History
@@ -245,7 +245,7 @@ class OpenRun:
             counted: the run's attempts so far, over all folders.
         """
         record, kept, last = self.record, self.kept.opening, history.openings.get(self.run_id)
-        openings, attempts = (record.openings, record.attempts) if record else ([], 0)
+        openings, attempts = (record.of(Open), record.attempts) if record else ([], 0)
         after = openings[-1].nonce if openings else ""
         most = attempts + 1  # a kill loses one step at most
         # After a kill the folder keeps an opening that the run's ledger does not hold.
@@ -300,7 +300,7 @@ class OpenRun:
             return Unclaimed(id=self.run_id, why=why)
         return payer_of(history, of_run(self.run_id, self.plan)) if history.budget else None
 
-    def charges_of_plan(self, history: History) -> tuple[StoreLine, ...]:
+    def charges_of_plan(self, history: History) -> tuple[Line, ...]:
         """The line that charges the whole plan in the store's ledger; none where that was done."""
         of, run_id = self.of, self.run_id
         assert of.base is not None
@@ -393,8 +393,8 @@ class OpenRun:
         """
         history = self.store.history()
         if self.steered and self.run_id in history.at:
-            begun, ended = history.at[self.run_id], history.ended_at.get(self.run_id)
-            return lineage_between(history, after=begun, before=ended)
+            ended, _ = history.settled.get(self.run_id, (None, None))
+            return lineage_between(history, after=history.at[self.run_id], before=ended)
         return Lineage(conditions=(COPIED,) if history.copied else ())
 
     @property
@@ -467,7 +467,7 @@ def settle_finished(folder: RunFolder, store: StoreLedger) -> bool:
     lineage = run_lineage(run).plain
     store.append(
         *(Release(run_id=run_id, weights=one, lineage=lineage) for one in run.finish.weights),
-        Settle(run_id=run_id, steps=run.attempts),  # last: what a kill leaves undone is done again
+        Settle(run_id=run_id),  # last: what a kill leaves undone is done again
     )
     return True
 

@@ -206,7 +206,8 @@ class PrivateRun:
         # Is the plan one for this store?
         require_covered(store, plan)
         if not (of.resume or of.options.allow_large_delta):
-            total = StoreLedger(store.path).history().total_delta
+            budget = StoreLedger(store.path).history().budget
+            total = budget.filter.delta if budget else 0.0
             warn(plan_with_small_delta(plan, users=users, total_delta=total))
         if store.meta.loss_mask:
             require_masked(of.loss)

@@ -324,7 +324,7 @@ def base_of(folder: RunFolder, store: UserStore) -> nn.Module:
     """
     if folder.train.exists():
         config = train_config(folder.read_train()["learning"])
-        weights = RunRecord.read(folder.path).facts.get("base_model", {}).get("weights")
+        weights = RunRecord.read(folder.path).begin.facts.get("base_model", {}).get("weights")
         model, name = load_model(config, store), config.model
     else:
         began = folder.read_resume().began if folder.resume.exists() else {}

@@ -46,7 +46,7 @@ def test_a_script(name, store, tmp_path):
     if expected not in (BATCHES, ALONE):
         with pytest.raises((UseError, RuntimeError, ValueError), match=expected):
             trained()
-        assert StoreLedger(store.path).charges() == []
+        assert StoreLedger(store.path).history().charges == {}
         return
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
