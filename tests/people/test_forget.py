@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from contextlib import closing
 
 import numpy as np
 import pytest
@@ -183,7 +184,7 @@ def test_nothing_is_erased_while_a_run_is_open_nor_said_of_who_is_there(life, us
     before = StoreLedger(store).history().lines
     charge = RunRecord.read(life / "stopped").run_id
     with (
-        Counter(StoreLedger(store).runs / charge, begun=True),
+        closing(Counter(StoreLedger(store).runs / charge, begun=True)),
         pytest.raises(UseError, match="a run over this store is open"),
     ):
         userdp.forget(store, user, yes=True)
