@@ -235,9 +235,7 @@ def federation_claim(plan: FederationPlan, runs: Iterable[Path], *, spread: bool
         silo = int(run.begin.facts.get("silo", -1))
         expected = plan.of_silo(silo) if run.begin.facts.get("federation") == plan.digest else None
         if expected is None or run.plan != (expected if isinstance(expected, Plan) else None):
-            raise UseError(
-                f"{run.folder.ledger} belongs to another federation, or to another silo of it"
-            )
+            raise UseError(f"{run.folder.ledger} is of another federation, or another silo of it")
         if silo in ran:
             raise UseError(f"{run.folder.ledger} is a second ledger of silo {silo}")
         ran[silo] = run
