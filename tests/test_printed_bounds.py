@@ -7,12 +7,10 @@ least, which is no bound that anybody is promised.
 from __future__ import annotations
 
 import re
-from io import StringIO
 from pathlib import Path
 
 from hypothesis import example, given
 from hypothesis import strategies as st
-from rich.console import Console
 
 import userdp
 from userdp.cli.output import in_words, show
@@ -57,11 +55,10 @@ def test_a_short_delta_is_printed_as_it_was_written_and_a_headline_rounds_up() -
     assert float(f"{AWKWARD:g}") < AWKWARD, "the twin: the nearest six digits are below it"
 
 
-def test_tables_with_one_formatter_for_all_numbers_round_delta_up() -> None:
-    out = StringIO()
+def test_tables_with_one_formatter_for_all_numbers_round_delta_up(capsys) -> None:
     priced = {"epsilon": 1.0, "delta": 1.0000000049e-6}
-    show(in_words(priced, "account"), console=Console(file=out))
-    assert "1.00001e-06" in out.getvalue()
+    show(in_words(priced, "account"))
+    assert "1.00001e-06" in capsys.readouterr().out
     assert delta_text(AWKWARD, 6) == "1.00001e-6"
 
 

@@ -6,6 +6,7 @@ page can be out of date.
 
 from __future__ import annotations
 
+import argparse
 from pathlib import Path
 from typing import Any
 
@@ -23,21 +24,26 @@ def _page(name: str) -> str:
     from userdp.cli.command_line import Command
 
     command = Command(name)
-    meanings = {one.shown: (one.help or "") % {} for one in command.options.values()}
-    rows = [f"| `{one}` | {told.replace('|', '&#124;')} |" for one, told in meanings.items()]
-    if command.takes_settings:
+    rows = []
+    for one in command._actions:
+        if one.help == argparse.SUPPRESS:
+            continue
+        spelled = " ".join([", ".join(one.option_strings), *filter(None, [one.metavar])]).strip()
+        told = " ".join(str(one.help).replace("%%", "%").replace("|", "&#124;").split())
+        rows.append(f"| `{spelled}` | {told} |")
+    if "--settings" in command.format_help():
         rows += [
             "| `--set TEXT` | a further setting, as SECTION.FIELD=VALUE |",
             f"| `--settings` | lists all that `--set` reaches: `userdp {name} --settings` |",
         ]
     listed = "\n".join(["| | |", "|---|---|", *rows])
     shown = f"For example:\n\n```console\n{command.example}\n```"
-    return "\n\n".join([f"# userdp {name}", *command.about, listed, shown, ""])
+    return "\n\n".join([f"# userdp {name}", command.about.strip(), listed, shown, ""])
 
 
 def _generate(sphinx: Sphinx) -> None:
     """All pages, before Sphinx looks for sources."""
-    from userdp.cli.command_line import NAMES, first_lines
+    from userdp.cli.command_line import NAMES, Command
 
     folder = Path(sphinx.srcdir) / "reference" / "commands"
     folder.mkdir(parents=True, exist_ok=True)
@@ -47,7 +53,7 @@ def _generate(sphinx: Sphinx) -> None:
             old.unlink()
     for name, file in files.items():
         _write(folder / f"{file}.md", _page(name))
-    told = first_lines()
+    told = {name: Command(name).about.partition("\n")[0] for name in NAMES}
     rows = [f"| [`userdp {name}`]({file}.md) | {told[name]} |" for name, file in files.items()]
     listed = "\n".join(files.values())
     _write(

@@ -3,13 +3,15 @@
 import re
 import subprocess
 import sys
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
 from userdp.cli import output
 from userdp.cli.app import run
-from userdp.cli.command_line import COMMANDS, NAMES, Command, first_lines
+from userdp.cli.command_line import HELP, NAMES, Command
+from userdp.sampling import SAMPLINGS
 
 LOADED = """
 import sys
@@ -31,9 +33,8 @@ def test_every_option_has_words_and_the_help_ends_with_a_line_to_run(capsys, mon
     told = shown(capsys, monkeypatch, *command.split(), "--help")
     assert max(len(line) for line in told.splitlines() if "Try: " not in line) <= 80
     assert f"Try: userdp {command} " in " ".join(told.split())
-    for option in Command(command).options.values():
-        assert option.help, f"{option.name} of userdp {command} has no words"
-        assert option.name in told
+    for name, spelled in Command(command).spelled.items():
+        assert re.search(rf"\n  (--no-|--)?{name.replace('_', '-')}\b.*\s+\w", told, re.I), spelled
 
 
 @pytest.mark.parametrize("line", [[], ["--help"], ["train", "--help"]], ids=str)
@@ -52,22 +53,22 @@ def test_the_help_loads_no_library_that_is_slow_to_load(line):
 
 
 def test_train_shows_at_most_twenty_options_and_names_the_way_to_all_others(capsys, monkeypatch):
-    train = Command("train")
-    assert sum(bool(option.option_strings) for option in train.options.values()) < 20  # and --set
+    assert len(Command("train").spelled) <= 20  # one is the store
     assert "userdp train --settings" in shown(capsys, monkeypatch, "train", "--help")
     listed = shown(capsys, monkeypatch, "train", "--settings", columns=200)
-    for path, setting in train.settings.items():
-        assert path in listed
-        assert setting.help, f"{path} has no words"
+    for setting in Command("train", settings=True).spelled.values():
+        assert re.search(rf"\n  {setting}( [A-Z]+)?\s+\S", listed), setting
+    constants = {one.name for sampling in SAMPLINGS.values() for one in fields(sampling)}
+    assert constants <= Command("account", settings=True).spelled.keys()
 
 
 def test_the_programs_help_lists_every_command_under_its_heading(capsys, monkeypatch):
     told = shown(capsys, monkeypatch)
     assert told == shown(capsys, monkeypatch, "store")
-    for heading, commands in COMMANDS.items():
-        assert f"\n{heading}:\n" in told
-        for command in commands.split(", "):
-            assert re.search(rf"\n  {command} +{re.escape(first_lines()[command])}\n", told)
+    assert told == f"{HELP}\n"
+    for name in NAMES:
+        about = Command(name).about.partition("\n")[0]
+        assert re.search(rf"\n  {name} +{re.escape(about)}\n", told)
 
 
 def test_whatever_is_said_in_words_is_said_of_a_command():

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from userdp.accounting.accountants import Accountant, calibrate, epsilon_by
 from userdp.claims import Claim
-from userdp.commands.arguments import Section, refuse
+from userdp.commands.arguments import SamplingFields, Section, refuse
 from userdp.core.codec import encode
 from userdp.core.errors import (
     UseError,
@@ -25,7 +25,7 @@ AccountantName = Literal["contour", "rdp", "group-privacy", "group-privacy-vadha
 
 def sections() -> dict[str, Section]:
     """All that ``--set`` reaches."""
-    return {"sampling": Section(of=Sampling)}
+    return {"sampling": Section(of=SamplingFields)}
 
 
 def account(

@@ -21,7 +21,7 @@ class Section:
     """What ``--set NAME.field=value`` gives to a command: the fields of a dataclass.
 
     Args:
-        of: the dataclass; `userdp.sampling.Sampling` stands for all of its kinds.
+        of: the dataclass.
         without: fields that the command gets otherwise.
         whole: makes one argument of the section's name from its fields; by default each field is an
             argument.
@@ -30,6 +30,35 @@ class Section:
     of: type
     without: tuple[str, ...] = ()
     whole: Callable[..., Any] | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SamplingFields:
+    """How each step draws its units, where a plan does not say it.
+
+    Args:
+        kind: users or examples (each joins each step independently), fixed-graph (examples with
+            several owners), fixed-cohort or fixed-batch (so many in every step), truncated-users or
+            truncated-examples (independently, cut to a cap); or, without an epsilon,
+            unsafe-shuffle-users or unsafe-shuffle-examples (batches of shuffled passes).
+        sampling_probability: q, of each user, or p, of each example, at each step.
+        group_size: most examples of a user in a step (users) or in all training (examples).
+        batch_size: of fixed-cohort and fixed-batch: users or examples in every step.
+        least_population: of these: a public lower bound on the users or examples of the store
+            without any one user.
+        cap: of truncated-users and truncated-examples: most users or examples of a step; a larger
+            draw is cut to so many by chance.
+        most_population: of these: a public upper bound on the users or examples of the store with
+            any one user more.
+    """
+
+    kind: str | None = None
+    sampling_probability: float | None = None
+    group_size: int | None = None
+    batch_size: int | None = None
+    least_population: int | None = None
+    cap: int | None = None
+    most_population: int | None = None
 
 
 def refuse(cases: Mapping[str, Any]) -> None:

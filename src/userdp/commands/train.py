@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from userdp.commands.arguments import Section, divided
+from userdp.commands.arguments import SamplingFields, Section, divided
 from userdp.core.clip_forms import AdaptiveClipping, Clip
 from userdp.core.errors import UseError, warn
 from userdp.core.stages import Progress
@@ -21,6 +21,8 @@ if TYPE_CHECKING:  # what the help does not need is imported where it is used
     from userdp.plans.proposal import Proposal
 
     AnyPlan = Plan | Proposal | PlainPlan | str | os.PathLike[str]
+else:
+    AnyPlan = Any
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -185,11 +187,10 @@ def train(
 def sections() -> dict[str, Section]:
     """All that ``--set`` reaches: fields of the plan, of the learning and of the run."""
     from userdp.plans.resolve_plan import PlanFields
-    from userdp.sampling import Sampling
 
     return {
         "plan": Section(of=PlanFields, without=("sampling", "clip", "adaptation")),
-        "sampling": Section(of=Sampling, without=("group_size",), whole=dict),
+        "sampling": Section(of=SamplingFields, without=("group_size",), whole=dict),
         "clip": Section(of=Clip, without=("l2_norm",), whole=dict),
         "adaptation": Section(of=AdaptiveClipping, whole=dict),
         "learning": Section(of=TrainConfig),

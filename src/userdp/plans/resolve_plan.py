@@ -15,7 +15,7 @@ from userdp.noise import Gaussian
 from userdp.plans.frozen_plan import Budget, Plan
 from userdp.plans.preset_defaults import Preset, preset, require_signal
 from userdp.plans.proposal import Proposal, as_plan
-from userdp.sampling import SAMPLINGS, Sampling
+from userdp.sampling import Sampling, sampling_named
 
 _SIZES = {PrivacyUnit.USER: "cohort_size", PrivacyUnit.EXAMPLE: "batch_size"}
 _OPTIONS = (
@@ -111,7 +111,7 @@ def resolve(
             hint="for instance --epsilon 4 --population 20000",
         )
     constants = dict(chosen.sampling)
-    sampling = SAMPLINGS[constants.pop("kind", "users")]
+    sampling = sampling_named(constants.pop("kind", "users"))
     size = _SIZES[sampling.unit]
     for stray in set(_SIZES.values()) - {size}:
         if getattr(chosen, stray) is not None:

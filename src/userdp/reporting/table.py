@@ -68,13 +68,18 @@ def table_of(items: Sequence[Mapping[str, Any]], *, sparse: bool = False, **othe
         sparse: leave out columns in which every row is missing or zero.
         others: further fields of `Table`.
     """
-
-    def shown(value: Any) -> str:
-        if value is None:
-            return MISSING
-        return value if isinstance(value, str) else f"{value:,}"
-
     names = tuple(items[0]) if items else ()
     kept = [name for name in names if not sparse or any(one[name] for one in items)]
-    rows = [[shown(one[name]) for name in kept] for one in items]
+    rows = [[_cell(one[name]) for name in kept] for one in items]
     return Table(rows=rows, columns=kept, **others)
+
+
+def _cell(value: Any) -> str:
+    """A value in words."""
+    if isinstance(value, list | tuple):
+        return ", ".join(map(str, value)) or MISSING
+    if value is None or isinstance(value, bool):
+        return MISSING if value is None else "yes" if value else "no"
+    if isinstance(value, int | float):
+        return f"{value:,}" if isinstance(value, int) else f"{value:.5g}"
+    return value if isinstance(value, str) else str(value)  # markup stays what it is

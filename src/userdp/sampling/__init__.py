@@ -1,5 +1,6 @@
 """How a step draws its data: each sampling's law, price, draw and words in a file of its own."""
 
+from userdp.core.errors import UseError, one_of
 from userdp.sampling.base import Sampling
 from userdp.sampling.fixed_graph import FixedGraph
 from userdp.sampling.fixed_size import FixedSizeExamples, FixedSizeUsers
@@ -32,6 +33,14 @@ SAMPLINGS: dict[str, type[Sampling]] = {
 are read from ledgers like all others.
 """
 
+
+def sampling_named(kind: str) -> type[Sampling]:
+    """The sampling of this name; `UseError` where there is none."""
+    if kind not in SAMPLINGS:
+        raise UseError(f"there is no sampling {kind!r}", hint=one_of(kind, SAMPLINGS))
+    return SAMPLINGS[kind]
+
+
 __all__ = [
     "SAMPLINGS",
     "FixedGraph",
@@ -46,4 +55,5 @@ __all__ = [
     "ShuffleUsers",
     "TruncatedExamples",
     "TruncatedUsers",
+    "sampling_named",
 ]
