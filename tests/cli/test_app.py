@@ -1,8 +1,21 @@
 import errno
 import json
 import os
+import subprocess
+import sys
 
 import pytest
+
+PRICE = (
+    "--sampling-probability",
+    "0.1",
+    "--steps",
+    "3",
+    "--noise-multiplier",
+    "1",
+    "--delta",
+    "1e-5",
+)
 
 
 def test_flags_override_the_config_file(userdp, tmp_path):
@@ -27,3 +40,21 @@ def test_a_disk_that_refuses_is_no_fault_of_the_program(userdp, monkeypatch, num
     assert (status, out) == (1, "")
     assert said.startswith(f"error: the machine refused: {os.strerror(number)} (a store)")
     assert "free some space" in said
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize("line", [("account", "--json", *PRICE), ("account", *PRICE), ("--help",)])
+@pytest.mark.parametrize("place", ["full", "closed"])
+def test_output_that_nobody_takes_ends_in_no_traceback(place, line, unbuffered):
+    """As of ``userdp … | head`` and ``userdp … > /dev/full``."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run(
+        [sys.executable, "-m", "userdp", *line],
+        stdout=writer if place == "closed" else os.open("/dev/full", os.O_WRONLY),
+        stderr=subprocess.PIPE, text=True, check=False,
+        env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert place == "closed" or done.stderr.startswith("error: ")  # rich ends without a word
+    assert not {"Traceback", "Exception"} & {*done.stderr.split()}

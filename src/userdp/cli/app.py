@@ -14,6 +14,7 @@ import signal
 import sys
 import warnings
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 from userdp.cli.command_line import COMMON, HELP, Command, command_of
@@ -48,12 +49,15 @@ def run(arguments: Sequence[str]) -> int:
         say_how_to_go_on(error, name, arguments)
         return Interrupted.exit_status
     except (UserdpError, OSError) as error:  # all else is a fault: its traceback helps to mend it
+        if isinstance(error, OSError) and error.errno is None:  # a library's, of no file
+            raise
         failure = error if isinstance(error, UserdpError) else _refusal(error)
         reason = {"error": failure.message, "hint": failure.hint, "status": failure.exit_status}
         if "--json" in arguments:
-            print(json.dumps(reason))
-        else:
-            say(f"error: {failure}")
+            with suppress(OSError):  # the output itself may be what failed
+                print(json.dumps(reason))
+                return failure.exit_status
+        say(f"error: {failure}")
         return failure.exit_status
 
 
@@ -69,7 +73,14 @@ def main() -> None:
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # cleans up, as Ctrl-C does
     # `peft` loads it wherever it is installed, and it then misses kernels that nothing here uses.
     logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
-    sys.exit(run(sys.argv[1:]))
+    status = run(sys.argv[1:])
+    try:
+        sys.stdout.flush()
+    except OSError as error:  # whoever read it has gone, or its disk is full
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        say(f"error: the output could not be written: {error.strerror}")
+        status = 1
+    sys.exit(status)
 
 
 def say_how_to_go_on(error: BaseException, command: str | None, arguments: Sequence[str]) -> None:

@@ -81,6 +81,11 @@ _KNOWN = {
 """What the macros can call."""
 
 
+_PERCENT = "{:.1%}".format
+_TOLD = {"epsilon": round_up, "delta": delta_up, "share": _PERCENT, "spent": _PERCENT}
+"""How numbers are told, by the last word of their names."""
+
+
 def show(parts: Iterable[Part]) -> None:
     """Print the parts of an answer; only a terminal needs line breaks, which would cut paths."""
     width = None if sys.stdout.isatty() else 10**6
@@ -123,6 +128,6 @@ def _is_nested(value: Any) -> bool:
 
 
 def _rounded(key: str, value: Any) -> Any:
-    """A value; ε and δ in words, rounded up."""
-    up = {"epsilon": round_up, "delta": delta_up}.get(key.rpartition("_")[2])
-    return value if up is None or value is None else up(float(value))
+    """A value; ε and δ in words, rounded up, and shares in percent."""
+    told = _TOLD.get(key.rpartition("_")[2])
+    return value if told is None or value is None else told(float(value))
