@@ -18,7 +18,7 @@ _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 
 
 def every_kill(
-    folder: Path, *, make: Callable[[], object], work: Callable[[], object]
+    folder: Path, *, make: Callable[[], object], work: Callable[[], object], step: int = 1
 ) -> Iterator[bool]:
     """Do ``work`` in forks of this process, each killed before one change more under ``folder``.
 
@@ -30,6 +30,7 @@ def every_kill(
         folder: whose changes count.
         make: is called before each fork, and makes what the work begins with.
         work: is done in the fork.
+        step: of so many changes one is a moment to be killed at.
 
     Yields:
         Whether the work was killed, when ``folder`` is as the kill left it; False at the very end.
@@ -37,7 +38,7 @@ def every_kill(
     Raises:
         RuntimeError: the work ended by itself, and not well.
     """
-    for number in count(1):
+    for number in count(1, step):
         make()
         sys.stdout.flush()
         child = os.fork()

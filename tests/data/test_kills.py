@@ -78,7 +78,7 @@ KILLS = textwrap.dedent(
     old = apart(found)
     apart(work)
     new = apart(found)
-    for _ in every_kill(place, make=make, work=work):
+    for _ in every_kill(place, make=make, work=work, step=int(sys.argv[3])):
         left = apart(found)
         if left == old:
             apart(work)
@@ -89,15 +89,19 @@ KILLS = textwrap.dedent(
 )
 
 
-@pytest.mark.parametrize("change", fast_then_slow(["new", "append", "replace"]))
-def test_a_kill_leaves_the_old_store_or_the_new_one_and_the_same_call_ends_it(tmp_path, change):
-    moments = run_apart(KILLS, str(tmp_path / "place"), change)
-    assert len(moments) > 10
+@pytest.mark.parametrize(
+    ("change", "step"), fast_then_slow([("new", 4), ("new", 1), ("append", 1), ("replace", 1)])
+)
+def test_a_kill_leaves_the_old_store_or_the_new_one_and_the_same_call_ends_it(
+    tmp_path, change, step
+):
+    moments = run_apart(KILLS, str(tmp_path / "place"), change, step)
+    assert len(moments) > 10 / step
     assert [moment for moment in moments if moment not in (["old", "True"], ["new", "True"])] == []
     assert {left for left, _ in moments} == {"old", "new"}
 
 
 @pytest.mark.slow
 def test_twin_a_writer_that_removes_the_old_text_first_is_caught(tmp_path):
-    moments = run_apart(KILLS, str(tmp_path / "place"), "careless")
+    moments = run_apart(KILLS, str(tmp_path / "place"), "careless", 1)
     assert any(left.startswith("broken") for left, *_ in moments)
