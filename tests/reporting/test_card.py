@@ -56,7 +56,7 @@ def test_the_front_matter_is_what_the_hub_reads(make_run: MakeRun) -> None:
     run = read_run(make_run("a: 'b'", releases=[RELEASE]))
     given = CardOptions(license="mit", dataset=("org/letters",), tag=("code",))
     card = ModelCard(render_model_card(run, given)).data
-    assert card.library_name == "transformers"
+    assert card.to_dict()["library_name"] == "transformers"
     assert card.license == "mit"
     assert card.datasets == ["org/letters"]
     assert {"userdp", "differential-privacy", "code"} <= set(card.tags)

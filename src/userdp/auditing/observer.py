@@ -128,7 +128,8 @@ def watch(run: PrivateRun, directions: Directions | None = None) -> Observed:
         if directions is not None:
             seen.answers.append(directions.along(value) / mechanism.l2_clip_norm)
 
-    # In place of the methods themselves, so that the observed run is like any other.
+    # In place of the methods themselves, which a type checker takes for a mistake: so the observed
+    # run is like any other.
     mechanism.sampler.draw = draw_and_note  # type: ignore[method-assign]
     mechanism.noise.add_ = add_and_note  # type: ignore[method-assign]
     return seen

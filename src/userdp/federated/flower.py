@@ -63,7 +63,7 @@ def reply(message: Message, context: Context) -> Message:
         else:
             public = public_constants(plan, weights_of(model))
             content = {CONFIG: ConfigRecord({"silo": index, **public})}
-    except Exception as error:
+    except Exception as error:  # of any kind: the server waits for an answer of each silo
         words = error.message if isinstance(error, UserdpError) else kind_of(error)
         _log.warning("silo %d failed: %s", index, words)
         content = {CONFIG: ConfigRecord({"silo": index, "failed": True})}
