@@ -105,7 +105,8 @@ def small_group(losses: Losses, _: Sequence[Row], table: Mapping[str, Any]) -> F
             best.setdefault(10 * g * g <= panel["gradients"], {**panel, "group_size": g})
         small, large = best[True], best[False]
         name = f"{_named(panel)}: G = {small['group_size']} less G = {large['group_size']}"
-        contrasts.append((name, losses.difference(small, large), {"part": "all", "expect": -1}))
+        told = {"part": "all", "expect": table.get("expect", -1)}
+        contrasts.append((name, losses.difference(small, large), told))
     return finding_of(
         contrasts,
         "best G up to a tenth of M, less the best G above a tenth, at each ε and B: {words}",
