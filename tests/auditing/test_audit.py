@@ -27,8 +27,11 @@ from userdp.core.errors import UseError
 from userdp.data.splits import Split
 from userdp.ledger import StoreLedger
 from userdp.ledger.charged_parts import Query, Unclaimed
+from userdp.plans.provenance import MadeFor
+from userdp.sampling import FixedSizeUsers
 from userdp.training.config import PlainPlan
 from userdp.training.loop import train
+from userdp.training.model_origin import ledger_id
 from userdp.training.released_model import save_model
 
 CLAIMED = toy.audit_plan().guarantee().epsilon
@@ -92,14 +95,18 @@ def test_who_makes_room_does_not_depend_on_the_coins(store, tmp_path, monkeypatc
     assert made.rows.shape == (40, store.meta.seq_len)
     assert 0 <= made.rows.min() <= made.rows.max() < store.meta.vocab_size
     monkeypatch.setattr(canaries, "secret_generator", lambda: np.random.default_rng(1))
-    kept = []
+    kept, law = [], toy.audit_plan().sampling
     for coins in (np.zeros(40, dtype=bool), np.ones(40, dtype=bool)):
         tossed = replace(made, included=coins)
-        copy = copy_with(store, tossed, tmp_path / str(coins[0]), items=2)
+        copy = copy_with(store, tossed, tmp_path / str(coins[0]), sampling=law)
         kept.append([user for user in copy.user_ids() if user.startswith(b"user")])
         assert copy.users == len(kept[-1]) + coins.sum()
     assert kept[0] == kept[1]
     assert len(kept[0]) == len(store.split(Split.TRAIN).counts) - 40
+    every = replace(made, included=np.ones(40, dtype=bool))
+    law = FixedSizeUsers(batch_size=4, least_population=len(kept[0]) + 20)
+    with pytest.raises(UseError, match="fewer than"):  # with half of the canaries it would not be
+        copy_with(store, every, tmp_path / "bounded", sampling=law)
 
 
 def test_directions_beyond_the_memory_keep_the_largest_coordinates():
@@ -144,8 +151,8 @@ def test_a_run_without_privacy_is_attacked_and_nothing_is_held_against_it(tmp_pa
 
 @pytest.mark.slow
 def test_the_command_passes_a_right_run_and_fails_a_shuffled_one(store, tmp_path, capsys):
-    run = tmp_path / "run"
-    train(store, toy.audit_plan(), toy.CONFIG, out=run)
+    run, measured = tmp_path / "run", MadeFor(store=ledger_id(store))
+    train(store, replace(toy.audit_plan(), made_for=measured), toy.CONFIG, out=run)
     before = StoreLedger(store.path).history().charges
     told = said(capsys, run, store, "--canaries", "16", "--references", "2")
     assert "Nothing contradicts the claim" in told

@@ -6,16 +6,7 @@ import sys
 
 import pytest
 
-PRICE = (
-    "--sampling-probability",
-    "0.1",
-    "--steps",
-    "3",
-    "--noise-multiplier",
-    "1",
-    "--delta",
-    "1e-5",
-)
+PRICE = "--sampling-probability 0.1 --steps 3 --noise-multiplier 1 --delta 1e-5"
 
 
 def test_flags_override_the_config_file(userdp, tmp_path):
@@ -43,7 +34,9 @@ def test_a_disk_that_refuses_is_no_fault_of_the_program(userdp, monkeypatch, num
 
 
 @pytest.mark.parametrize("unbuffered", ["", "1"])
-@pytest.mark.parametrize("line", [("account", "--json", *PRICE), ("account", *PRICE), ("--help",)])
+@pytest.mark.parametrize(
+    "line", [("account", "--json", *PRICE.split()), ("account", *PRICE.split()), ("--help",)]
+)
 @pytest.mark.parametrize("place", ["full", "closed"])
 def test_output_that_nobody_takes_ends_in_no_traceback(place, line, unbuffered):
     """As of ``userdp … | head`` and ``userdp … > /dev/full``."""

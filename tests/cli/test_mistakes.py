@@ -22,6 +22,8 @@ FILES = {
     "notes.toml": "title = 1\n",
     "misspelled-section.toml": "[trian]\nsteps = 2\n",
     "misspelled-option.toml": "[train]\nlerning_rate = 0.1\n",
+    "flat.toml": 'store = "store"\nepsilon = 4\n',
+    "flat-train.toml": 'train = "store"\n',
     "wrong-value.toml": '[train]\nsteps = "many"\n',
     "nobody.jsonl": '{"text": "a"}\n{"text": "b"}\n',
     "body.jsonl": '{"user": "a", "body": "b"}\n',

@@ -82,7 +82,8 @@ KILLS = textwrap.dedent(
         left = apart(found)
         if left == old:
             apart(work)
-        there = [one.name for one in place.iterdir() if any(one.iterdir())]  # an empty one may stay
+        folders = [*place.iterdir(), *out.glob(".*")]
+        there = [one.name for one in folders if any(one.iterdir())]  # an empty one may stay
         whole = apart(found) == new and there == ["store"]
         print({old: "old", new: "new"}.get(left, left), whole, sep=";")
     """

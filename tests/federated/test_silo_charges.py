@@ -1,6 +1,7 @@
 """What a silo charges and refuses, and what its federation claims for it."""
 
 import math
+from contextlib import suppress
 
 import numpy as np
 import pytest
@@ -120,6 +121,18 @@ def test_invariant_8_a_federations_claim_is_its_whole_plans_whatever_ran(tmp_pat
         federation_claim(made, [runs[0], runs[0]])
     with pytest.raises(UseError, match="another federation"):
         federation_claim(plan(rounds=3), runs)
+
+
+def test_a_silo_that_is_never_asked_is_missed_by_no_claim(tmp_path):
+    made = plan(silos=6, silos_per_round=2, rounds=3)
+    asked = [index for index, rounds in enumerate(made.rounds_of_silos) if rounds]
+    for index in asked:
+        here = silo(tmp_path / str(index), made, items(COUNTS), index=index)
+        for number in range(1, 4):
+            with suppress(FailureError):  # of a round in which it does not run
+                here.run_round(number, ZERO)
+    found = federation_claim(made, [tmp_path / str(index) / "run" for index in asked])
+    assert (len(asked) < 6, found.complete, found.conditions) == (True, True, ())
 
 
 def test_what_the_stores_were_charged_besides_is_told_beside_the_claim(tmp_path):

@@ -20,12 +20,7 @@ def small(layers: int) -> nn.Module:
 @pytest.fixture(scope="module")
 def forecaster() -> Forecaster:
     return Forecaster(
-        build=small,
-        depth=4,
-        length=12,
-        group_size=2,
-        hardware=hardware_of("h100x8"),
-        micro_batch=8,
+        build=small, depth=4, length=12, group_size=2, hardware=hardware_of("h100x8"), micro_batch=8
     )
 
 

@@ -6,6 +6,7 @@ from transformers import DataCollatorForLanguageModeling, EarlyStoppingCallback,
 from tests.huggingface.toy import tokenized, toy_tokenizer, trainer
 from tests.plans import uls_plan
 from userdp.claims.lineage import ConditionKind
+from userdp.core.errors import UseError
 from userdp.ledger import StoreLedger
 
 pytestmark = pytest.mark.slow
@@ -47,6 +48,12 @@ def test_public_evaluation_may_steer_training_and_is_a_condition(tmp_path):
     assert run.state.best_model_checkpoint
     assert run.claim.complete
     assert ConditionKind.EVALUATION in {one.kind for one in run.claim.conditions}
+
+
+def test_invariant_13_who_resumes_evaluates_on_public_data_as_before_or_not(tmp_path):
+    trainer(tmp_path, callbacks=[Stop()]).train()
+    with pytest.raises(UseError, match="public evaluation"):
+        evaluating(tmp_path, public_eval=True).train(resume_from_checkpoint=True)
 
 
 class Stop(TrainerCallback):

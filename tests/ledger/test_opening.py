@@ -6,6 +6,7 @@ What is opened here are the run folders of `tests.ledger.runs`; kills: `test_kil
 import contextlib
 import math
 import os
+import shutil
 
 import pytest
 
@@ -68,6 +69,16 @@ def test_invariant_12_a_copy_is_refused_after_the_other_went_on(run, store, tmp_
     assert settle(one) == {**ended, "run": str(one)}, "once"
     with pytest.raises(UseError, match="settled before its end"):
         go_on(one, store)
+
+
+def test_a_run_is_settled_in_the_store_beside_it(run, store, tmp_path):
+    copy = shutil.copytree(run.parent, tmp_path.with_name(f"{tmp_path.name}-copied"))
+    settle(copy / run.name)
+    go_on(run, store)
+    shutil.rmtree(copy / store.path.name)
+    shutil.rmtree(store.path)
+    with pytest.raises(UseError, match="no store that knows the run"):
+        settle(copy / run.name)
 
 
 def unless_opened(history, line, is_new=permitted_lines.is_new):
@@ -189,6 +200,20 @@ def test_invariant_12_a_fork_takes_no_step_of_the_run_that_was_open(run, store):
 def test_invariant_12_twin_processes_that_are_not_told_apart_take_more(run, store, monkeypatch):
     monkeypatch.setattr("os.getpid", lambda: 1)
     assert steps_of_both(run, store) == 2 * (PLAN.steps - 1)
+
+
+def test_a_step_is_counted_once_however_often_its_line_fails(run, store, monkeypatch):
+    def full(*line):
+        raise FailureError("no space left")
+
+    opening = opened(run, store)
+    with monkeypatch.context() as patch:
+        patch.setattr(RunLedger, "append", full)
+        for _ in range(3):
+            with pytest.raises(FailureError):
+                opening.ledger.attempt(StepRecord.of_plan(PLAN))
+    opening.close()
+    assert go_on(run, store) == 1
 
 
 def killed_before_the_line_of_a_step(run, store, monkeypatch):

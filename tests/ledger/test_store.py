@@ -125,6 +125,22 @@ def test_a_store_that_was_charged_already_shares_no_other_ledger(store, tmp_path
     assert claim(store).guarantee == uls_plan().guarantee()
 
 
+@pytest.mark.parametrize("text", ['{"user": "ana"}\n', '{"a": 1}'])
+def test_a_file_that_is_no_ledger_of_stores_is_left_as_it_is(tmp_path, text):
+    (other := tmp_path / "mail.jsonl").write_text(text)
+    with pytest.raises(UseError, match=r"cannot be the ledger|not a ledger entry"):
+        StoreLedger.share(tmp_path / "store", other)
+    assert other.read_text() == text
+    assert not (tmp_path / "store").exists()
+
+
+def test_what_a_desktop_hides_beside_the_counters_is_none_of_them(store):
+    (store / "runs").mkdir(exist_ok=True)
+    (store / "runs" / ".DS_Store").write_bytes(b"...")
+    assert charged(store).guarantee.epsilon > uls_plan().guarantee().epsilon
+    assert open_runs(store / "runs") == []
+
+
 @pytest.fixture
 def shared(tmp_path):
     """Two stores of the same people, prepared; the first was charged."""

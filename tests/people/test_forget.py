@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
+import sys
 from contextlib import closing
 
 import numpy as np
@@ -67,6 +69,19 @@ def marks(store):
     return [USER.encode(), TEXT.encode(), *(tokens.astype(kind).tobytes() for kind in kinds)]
 
 
+KILLED = """
+import os, sys
+from pathlib import Path
+from userdp.core.files import working_folder
+made = []
+for place in map(Path, sys.argv[2:]):
+    place.mkdir(parents=True, exist_ok=True)
+    made.append(working_folder(place, "store"))
+    (made[-1].__enter__() / "texts").write_text(sys.argv[1])
+os._exit(9)
+"""
+
+
 def scores_of(life):
     """A file of scores of the store, which knows of it."""
     store, path = UserStore.open(life / "store"), life / "s.arrow"
@@ -80,10 +95,9 @@ def test_nothing_of_the_person_is_left_and_everything_else_is(life):
     sought, before = marks(store), claim(life / "done").to_dict()
     ledger_before = (life / "done" / "ledger.jsonl").read_bytes()
     scores_of(life)
-    for left in ("done/audit/references/work-1/store", ".partial-store-12345678/scratch"):
-        (life / left).mkdir(parents=True)
-        (life / left / "texts").write_text(TEXT)
-    assert holding(life, *sought)
+    places = (".", "store", "done/audit", "done/audit/references")
+    subprocess.run([sys.executable, "-c", KILLED, TEXT, *places], cwd=life)
+    assert len([one for place in places for one in (life / place).glob(".partial-*-*")]) == 4
     with pytest.raises(UseError, match="learned from this person without privacy") as refused:
         userdp.forget(store, USER)
     assert str(life / "plain" / "model") in refused.value.message

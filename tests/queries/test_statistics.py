@@ -10,10 +10,12 @@ import pytest
 
 from tests.ledgers import reserve
 from tests.plans import uls_plan
+from userdp.accounting.filters import RenyiFilter
 from userdp.claims import claim
 from userdp.cli.app import run
 from userdp.core.errors import UseError
 from userdp.ledger import StoreLedger
+from userdp.ledger.lines import OpenBudget
 from userdp.queries import release
 from userdp.queries import statistics as module
 from userdp.queries.statistics import (
@@ -130,6 +132,14 @@ def test_answers_are_charged_even_if_none_is_drawn(store, monkeypatch):
     assert claim(store.path).guarantee.epsilon == pytest.approx(0.3)
     history = StoreLedger(store.path).history()
     assert (len(history.charges), history.answers) == (2, {})
+
+
+def test_what_a_budget_refuses_in_part_is_not_charged_in_part(store):
+    opened = RenyiFilter.opened(epsilon=1.0, delta=1e-5)
+    StoreLedger(store.path).append(OpenBudget(run_id="b", filter=opened))
+    with pytest.raises(UseError, match="beyond its budget"):
+        charge(store, [("small", 0.1), ("large", 5.0)])
+    assert StoreLedger(store.path).history().charges == {}
 
 
 def test_an_answer_drawn_before_its_line_is_caught(free):

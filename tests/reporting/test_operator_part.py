@@ -27,6 +27,7 @@ def audit_file(run: Path, **changes: object) -> None:
     """What `userdp audit` leaves, as far as a report reads it."""
     roc, file = {**ROC, "curve": []}, run / "audit" / "audit.json"
     values = {"extra_run": canaries(), "inference": roc, "references": None, "flagged": []}
+    values["held_epsilon"] = 3.0
     file.parent.mkdir(exist_ok=True)
     file.write_text(json.dumps({**values, **changes}), encoding="utf-8")
 
@@ -54,6 +55,7 @@ def test_an_audit_stands_beside_the_claim_and_in_no_public_part(make_run: MakeRu
     ("changes", "said"),
     [
         ({"extra_run": canaries(epsilon_lower=40.0)}, "contradicts its claim"),
+        ({"extra_run": canaries(epsilon_lower=0.9), "held_epsilon": 0.5}, "0.5 is claimed"),
         ({"extra_run": None, "flagged": ["steps: noise scale"]}, "steps: noise scale"),
         ({"extra_run": canaries(most_detectable=0.05)}, "could not have shown more than ε = 0.05"),
     ],

@@ -18,7 +18,7 @@ from tests.plans import changed_plan
 from tests.speed import fast_then_slow
 from tests.sweeping.launch import PLAN, Trials, request, swept
 from tests.training.processes import start
-from tests.training.toy import attempts, lines
+from tests.training.toy import CONFIG, attempts, lines
 from userdp.accounting.private_selection import PoissonNumber
 from userdp.claims import claim
 from userdp.cli.app import run as userdp
@@ -32,6 +32,7 @@ from userdp.ledger.run_lock import attempts_in
 from userdp.reporting.facts import read_run
 from userdp.sweeping import runs
 from userdp.sweeping.trial_scores import selection_score
+from userdp.training.loop import train
 from userdp.training.open_run import constants_digest
 
 SHAPE = "--set learning.layers=1 --set learning.width=16 --set learning.heads=2"
@@ -64,6 +65,15 @@ def test_non_private_tuning_claims_the_winners_run_alone_and_says_so(store, tmp_
     released = {path.name for path in (out / "winner").iterdir()}
     assert released == {"plan.json", "train.toml", "ledger.jsonl", "model"}
     assert swept(store, out, None, resume=True) == result, "a finished sweep only tells again"
+
+
+@pytest.mark.slow
+def test_a_later_run_knows_of_a_non_private_tuning_whose_runs_kept_no_log(store, tmp_path):
+    quiet = dataclasses.replace(CONFIG, no_exact_log=True)
+    swept(store, tmp_path / "sweep", request(store, "non-private", config=quiet))
+    train(store, PLAN, quiet, out=tmp_path / "run")
+    told = [one.told for one in claim(tmp_path / "run").conditions]
+    assert "by exact numbers (tune)" in "".join(told)
 
 
 @pytest.mark.slow

@@ -1,6 +1,7 @@
 """`private.save()`: what a loop of one's own releases, and what the ledger says of it."""
 
 import copy
+import resource
 from functools import partial
 
 import peft
@@ -19,8 +20,9 @@ from userdp.claims import claim
 from userdp.claims.lineage import Lineage
 from userdp.claims.verify import verify
 from userdp.claims.weights import digest_of
-from userdp.core.errors import UseError
+from userdp.core.errors import FailureError, UseError
 from userdp.ledger import RunFolder, StoreLedger
+from userdp.training import private_run
 from userdp.training.model_origin import digests_of
 from userdp.training.released_model import release, require_released, save_model
 
@@ -145,3 +147,26 @@ def test_adapters_that_cannot_be_merged_are_released_alone(store, begin, tmp_pat
     save_file({name: one + 1 for name, one in load_file(path).items()}, path)
     with pytest.raises(UseError, match="not what the run released"):
         claim(run)
+
+
+def test_a_look_while_the_model_is_written_steers_it_no_more(store, tmp_path, monkeypatch):
+    def release_then_look(*arguments, **options):
+        digest = release(*arguments, **options)
+        StoreLedger(store.path).look("stats")  # in another terminal
+        return digest
+
+    monkeypatch.setattr(private_run, "release", release_then_look)
+    trained(toy_model(store), store, tmp_path / "run")
+    assert verify(tmp_path / "run").problems == ()
+
+
+def test_a_full_disk_at_the_end_is_told_and_the_model_is_saved_again(store, tmp_path):
+    private = trained(toy_model(store), store, tmp_path / "run", save=False)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, before[1]))
+    try:
+        with pytest.raises(FailureError, match="cannot write the model"):
+            private.save()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert private.save() == tmp_path / "run" / "model"

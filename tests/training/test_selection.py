@@ -1,17 +1,22 @@
 """Which of a user's examples a run trains on, and when they are read."""
 
 import shutil
+from itertools import pairwise
 
+import numpy as np
 import pytest
 
 from tests.plans import uls_plan
 from tests.speed import fast_then_slow
 from tests.training.toy import CONFIG, take, toy_model
 from userdp.core.errors import UseError
+from userdp.data.selection import read_scores
 from userdp.data.selection_strategies import Strategy
+from userdp.data.splits import Split
 from userdp.data.user_store import UserStore
 from userdp.gradients import Units, causal_lm_loss, clipped_sum
 from userdp.ledger import RunRecord
+from userdp.people.erasure import forget_user
 from userdp.sampling.draws import Sampler, secret_generator
 from userdp.training.collate import Collator
 from userdp.training.config import PrivateOptions, UnsafeSeeds
@@ -67,6 +72,19 @@ def test_a_resumed_run_keeps_its_selection_and_its_scores(scored, begin, tmp_pat
         begin(resume=True, **{**chosen, "selection": "lowest-perplexity"})
     with begin(model=private._of.model, resume=True, **chosen) as private:
         assert len(take(private)) == 4
+
+
+def test_invariant_11_a_score_is_the_same_to_the_last_bit_whoever_else_is_there(scored, tmp_path):
+    store, _, path = scored
+    place = shutil.copytree(store.path, tmp_path / "store")
+    (place / "places.jsonl").unlink()  # which names the first store's scores
+    forget_user(place, "user001")
+    fewer = UserStore.open(place)
+    score_store(fewer, str(path.with_name("model")), tmp_path / "scores", batch=5)
+    whole, rest = read_scores(path, store), read_scores(tmp_path / "scores", fewer)
+    pieces = pairwise(np.cumsum([0, *store.split(Split.TRAIN).counts]))
+    assert len(rest) < len(whole)
+    assert any(np.array_equal(np.delete(whole, slice(a, b)), rest) for a, b in pieces)
 
 
 def test_scores_of_a_model_that_learned_from_people_are_refused(store, tmp_path):

@@ -117,7 +117,8 @@ def audit_run(
     models = released_models(folder, store, with_base=True) if attacks.inference else {}
     options = folder.read_train()
     StoreLedger(store.path).look("audit")
-    trained_by = plan or PlainPlan(**options["plain"])
+    # A plan of norms that were measured on the store: a copy of that has a ledger of its own.
+    trained_by = replace(plan, made_for=None) if plan else PlainPlan(**options["plain"])
     like = Repetition(
         store=store,
         plan=trained_by,
@@ -143,6 +144,7 @@ def audit_run(
         flagged = contradictions(extra, held)
     result = {
         "claimed_epsilon": claimed.epsilon,
+        "held_epsilon": held,
         "delta": claimed.delta,
         "unit": str(claimed.unit),
         "adjacency": str(claimed.adjacency),

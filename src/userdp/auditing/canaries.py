@@ -28,6 +28,7 @@ from userdp.data.store_contents import TokenRows
 from userdp.data.user_store import UserStore
 from userdp.gradients import Units, causal_lm_loss
 from userdp.plans import Plan
+from userdp.sampling import Sampling
 from userdp.sampling.draws import secret_generator
 from userdp.training.private_run import PrivateRun
 from userdp.training.store_losses import losses_of
@@ -64,7 +65,7 @@ def make_canaries(store: UserStore, count: int) -> Canaries:
     )
 
 
-def copy_with(store: UserStore, canaries: Canaries, out: Path, *, items: int) -> UserStore:
+def copy_with(store: UserStore, canaries: Canaries, out: Path, *, sampling: Sampling) -> UserStore:
     """The training split of ``store`` less some users, with the canaries that are in, at ``out``.
 
     Neither who is left out nor how many depends on the coins. If each admitted canary drove a user
@@ -75,13 +76,14 @@ def copy_with(store: UserStore, canaries: Canaries, out: Path, *, items: int) ->
         store: the store to copy.
         canaries: made for this store.
         out: a new folder.
-        items: how many copies of its example a canary holds: more than one under example sampling,
-            where a user of many equal examples is the worst case.
+        sampling: of the run. A canary holds as many copies of its example as a user's may count:
+            more than one under example sampling, where many equal ones are the worst case.
 
     Raises:
-        UseError: too few training users to make room.
+        UseError: too few training users to make room; or the copy, with any number of the canaries,
+            would be outside of the sampling's public bounds.
     """
-    split, (leave, length) = store.split(Split.TRAIN), canaries.rows.shape
+    items, split, (leave, length) = sampling.items, store.split(Split.TRAIN), canaries.rows.shape
     if leave > len(split.counts) // 2:
         raise UseError(
             f"{leave} canaries would take the place of more than half of the training users: the "
@@ -89,6 +91,8 @@ def copy_with(store: UserStore, canaries: Canaries, out: Path, *, items: int) ->
             hint="give fewer --canaries",
         )
     kept = np.sort(secret_generator().permutation(len(split.counts))[leave:])
+    for included in (0, leave):  # whatever the coins say: who asks again would choose among them
+        sampling.require_store(np.append(split.counts[kept], [items] * included))
     offsets = length * np.arange(items + 1)
     counted = np.ones(items * length, dtype=np.bool_) if store.meta.loss_mask else None
     made = (
@@ -155,7 +159,7 @@ def extra_run(
         opened.append((model, _losses(model, units), directions, watch(run, directions)))
 
     with of.scratch() as work:
-        copy = copy_with(of.store, made, work / "store", items=plan.sampling.items)
+        copy = copy_with(of.store, made, work / "store", sampling=plan.sampling)
         of.train(copy, work / "run", progress=of.progress, watched=watched)
     ((model, before, directions, seen),) = opened
     scores = {

@@ -23,12 +23,10 @@ from __future__ import annotations
 
 import hashlib
 import io
-import shutil
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import numpy as np
 from numpy.typing import NDArray
@@ -99,15 +97,12 @@ class Repetition:
     def clean(self) -> None:
         """Make the place, and remove the copies that a killed audit left there."""
         files.operator_folder(self.place)
-        for left in self.place.glob("work-*"):
-            shutil.rmtree(left, ignore_errors=True)
+        files.sweep(self.place)
 
-    @contextmanager
-    def scratch(self) -> Iterator[Path]:
+    def scratch(self) -> AbstractContextManager[Path]:
         """A new folder in the place for private text, deleted at the end whatever happens."""
         self.clean()
-        with TemporaryDirectory(prefix="work-", dir=self.place, ignore_cleanup_errors=True) as work:
-            yield Path(work)
+        return files.working_folder(self.place, "work")
 
 
 def texts_of(part: StoreSplit, user: int, examples: NDArray[np.int64]) -> tuple[bytes, TokenRows]:

@@ -157,7 +157,7 @@ def _own_part(run: RunRecord) -> Part:
     return Steps(id=run.run_id, plan=run.plan)
 
 
-_OF_MODELS = {"audit", "evaluate", "generate --check", "personalize", "predict"}
+_OF_MODELS = {"audit", "evaluate", "generate --check", "personalize", "predict", "tune"}
 """Looks that tell models apart; others tell of text."""
 
 

@@ -219,9 +219,10 @@ def sections_in(file: Path) -> dict[str, dict[str, Any]]:
         sections = tomllib.loads(file.read_text(encoding="utf-8-sig"))
     except (OSError, ValueError) as error:
         raise UseError(f"--config {file} cannot be read as TOML: {error}", hint=hint) from error
-    sections |= {f"store {one}": section for one, section in sections.pop("store", {}).items()}
-    for one in sections.keys() - {*NAMES}:
-        message = f"--config {file} has [{one}], and there is no such command to read it"
+    if isinstance(sections.get("store"), dict):
+        sections |= {f"store {one}": given for one, given in sections.pop("store").items()}
+    for one in (one for one in sections if one not in NAMES or not isinstance(sections[one], dict)):
+        message = f"--config {file} has {one}, which is no section of a command that could read it"
         raise UseError(message, hint=_guess(one, {name: f"[{name}]" for name in NAMES}) + hint)
     return sections
 

@@ -29,10 +29,11 @@ def report(
 ) -> dict[str, Any]:
     """Write a page on runs: claims, assumptions and curves.
 
-    Epsilon is recomputed from each run's ledger, and by a second accountant. Several runs stand
-    side by side; runs whose claims differ in unit or adjacency are kept apart, and the page says
-    so. The page needs no network, and holds a section for the operator only unless it is public. A
-    summary always holds public facts only. A model card comes with `userdp export`.
+    Epsilon is recomputed from each run's ledger, and by a second accountant where dp-accounting is
+    installed and knows the price. Several runs stand side by side; runs whose claims differ in unit
+    or adjacency are kept apart, and the page says so. The page needs no network, and holds a
+    section for the operator only unless it is public. A summary always holds public facts only. A
+    model card comes with `userdp export`.
 
     Example::
 

@@ -149,15 +149,16 @@ def settle(run: str | os.PathLike[str]) -> dict[str, Any]:
     record = RunRecord.read(folder := folder_of(run))
     if record.finish is not None:
         raise UseError(f"the run at {folder} is finished: there is nothing to settle")
-    store = Path(record.folder.read_resume().store_path)
-    ledger, run_id = StoreLedger(store), record.run_id
-    history = ledger.history()
-    if run_id not in history.ids:  # before anything is written where resume.json points
+    run_id, places = record.run_id, [one.resolve() for one in record.folder.stores or ()]
+    store = next((one for one in places if run_id in StoreLedger(one).history().ids), None)
+    if store is None:
         raise UseError(
-            f"the store at {store} knows nothing of the run at {folder}: it is not the one that "
-            "the run was charged in",
+            f"no store that knows the run at {folder} lies where it lay, beside the run or at its "
+            "place before",
             hint="settle the run where its store lies",
         )
+    ledger = StoreLedger(store)
+    history = ledger.history()
     # Until it is closed, nobody takes a step in any folder of the run.
     with closing(ledger.counter(run_id, begun=run_id in history.openings)) as counter:
         ledger.append(Settle(run_id=run_id, early=True))

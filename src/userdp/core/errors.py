@@ -75,9 +75,7 @@ def kind_of(error: BaseException) -> str:
     >>> kind_of(ValueError("cannot convert 'Dear Ann'"))
     'ValueError'
     """
-    if isinstance(error, OSError) and error.strerror:
-        return error.strerror
-    return type(error).__name__
+    return getattr(error, "strerror", None) or type(error).__name__
 
 
 def in_short(error: BaseException) -> str:
@@ -163,6 +161,5 @@ def ran_out_of_memory(error: BaseException) -> bool:
     False
     """
     # By its name: this module is read where torch must not be imported.
-    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
-        return True
-    return isinstance(error, RuntimeError) and bool(_OUT_OF_MEMORY.match(str(error)))
+    named = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
+    return named or (isinstance(error, RuntimeError) and bool(_OUT_OF_MEMORY.match(str(error))))

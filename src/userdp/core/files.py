@@ -42,18 +42,25 @@ def in_the_way(path: Path, what: str = "a file") -> UseError:
 
 
 @contextmanager
-def _beside(path: Path) -> Iterator[Path]:
-    """A place in which a file or a folder is made that becomes ``path`` when the block ends well.
+def working_folder(place: Path, name: str) -> Iterator[Path]:
+    """A new folder ``.partial-NAME-…`` in ``place``, for files that go with the end of the block.
 
-    What a killed process left of an earlier try is removed.
+    What a killed process left of an earlier one is removed.
     """
-    sweep(path.parent, glob.escape(path.name))
-    folder = path.with_name(f"{TEMPORARY}{path.name}-{secrets.token_hex(4)}")
+    sweep(place, glob.escape(name))
+    folder = place / f"{TEMPORARY}{name}-{secrets.token_hex(4)}"
     with ExitStack() as ending:
         folder.mkdir(mode=OPERATOR_FOLDER)
         ending.callback(shutil.rmtree, folder, ignore_errors=True)
         with suppress(FailureError):  # a file system without locks, where nothing left is removed
             ending.enter_context(_locked(folder))
+        yield folder
+
+
+@contextmanager
+def _beside(path: Path) -> Iterator[Path]:
+    """A place for a file or a folder that becomes ``path`` when the block ends well."""
+    with working_folder(path.parent, path.name) as folder:
         made = folder / path.name
         yield made
         for one in (*made.rglob("*"), made):

@@ -6,7 +6,6 @@ lie in the folder that is written, and go with the end of the call; after a kill
 
 from __future__ import annotations
 
-import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
 from userdp.core.errors import FailureError, UseError, kind_of
+from userdp.core.files import working_folder
 from userdp.core.stages import Progress
 from userdp.core.vocabulary import Adjacency, require_count, require_fraction
 from userdp.data.examples import ahead, first_parts, tokenized, write_examples
@@ -26,7 +26,6 @@ from userdp.data.sources import Source, user_is
 from userdp.data.sources.input_files import with_lost
 from userdp.data.spark import tokenized_by_spark
 from userdp.data.splits import SplitRule
-from userdp.data.store_folder import WORKING
 from userdp.data.store_meta import MAX_SEQ_LEN, MIN_SEQ_LEN, StoreMeta
 from userdp.data.store_tokenizer import StoreTokenizer
 from userdp.data.writer import StoreWriter
@@ -157,8 +156,8 @@ def _fill(
     tally, rule, progress = Tally(), SplitRule(split), progress or Progress()
     held_out, loss_mask = writer.meta.held_out_users, writer.meta.loss_mask
     tokens = partial(tokenized, tokenizer=writer.tokenizer, loss_mask=loss_mask)
-    with tempfile.TemporaryDirectory(prefix=WORKING, dir=writer.folder) as folder:
-        groups = Grouping(Path(folder), memory_limit=memory_limit)
+    with working_folder(writer.folder, "records") as folder:
+        groups = Grouping(folder, memory_limit=memory_limit)
         progress.stage("reading", source.size)
         records = source.records(tally, progress, all_owned=bound is not None)
         if bound is not None:
@@ -168,7 +167,7 @@ def _fill(
             records = _counted(records, per_user)
         blocks = in_blocks(records, loss_mask=loss_mask)
         if Engine(engine) is Engine.SPARK:
-            blocks = tokenized_by_spark(tokens, blocks, Path(folder))
+            blocks = tokenized_by_spark(tokens, blocks, folder)
         else:
             blocks = ahead(tokens, blocks)  # a block is tokenized while the next one is read
         groups.add(blocks)

@@ -14,12 +14,9 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 
 from userdp.core.errors import UseError, UserdpError
-from userdp.core.files import TEMPORARY, append_line, exclusive, read_lines, sweep, sync
+from userdp.core.files import append_line, exclusive, read_lines, sweep, sync
 from userdp.data import store_meta as layout
 from userdp.data.store_meta import StateKind, StoreMeta, read_meta
-
-WORKING = f"{TEMPORARY}records-"
-"""How the name of a folder of working files begins."""
 
 
 @contextmanager

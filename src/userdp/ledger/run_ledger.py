@@ -214,7 +214,8 @@ class RunLedger:
                 "plan's epsilon",
                 hint="plan a new run with its own budget",
             )
-        if self._counter is not None:
+        # Once, however often it is tried: a line may have failed behind the count.
+        if self._counter is not None and self._counter.attempts <= self.attempts:
             self._counter.count()
         self.append(Attempt(step=step))
         self.attempts += 1

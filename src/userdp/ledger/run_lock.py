@@ -82,13 +82,13 @@ class Counter:
 
 def attempts_in(folder: Path) -> dict[str, int]:
     """The attempts that were begun, by run."""
-    return {path.name: path.stat().st_size for path in folder.glob("*")}
+    return {path.name: path.stat().st_size for path in _counters(folder)}
 
 
 def open_runs(folder: Path) -> list[str]:
     """The runs that some process has open now, by the lock that it holds."""
     held = []
-    for path in sorted(folder.glob("*")):
+    for path in _counters(folder):
         with path.open("rb") as file:
             try:
                 # Shared, so that of two who ask at once neither takes the other for a run.
@@ -96,3 +96,8 @@ def open_runs(folder: Path) -> list[str]:
             except OSError:
                 held.append(path.name)
     return held
+
+
+def _counters(folder: Path) -> list[Path]:
+    """The files of all runs, and none that a desktop or a copying program hid beside them."""
+    return sorted(folder.glob("[!.]*"))

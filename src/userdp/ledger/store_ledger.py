@@ -69,11 +69,13 @@ class StoreLedger:
     def require_shareable(store: Path, ledger: Path) -> None:
         """`UseError` if `share` would refuse."""
         shared, known = ledger.resolve(), StoreLedger(store).path
-        inside = shared.is_dir() or shared.is_relative_to(store.resolve())
-        if inside or (known != shared and ((store / PLACE).exists() or known.exists())):
+        refused = shared.is_dir() or shared.is_relative_to(store.resolve())
+        if not refused and shared.exists() and shared.stat().st_size:  # records, or a run's ledger?
+            refused = not any(isinstance(line, Store) for line in journal.read(shared).lines[:1])
+        if refused or (known != shared and ((store / PLACE).exists() or known.exists())):
             raise UseError(
-                f"{ledger} cannot be the ledger that {store} shares with other stores: it must be "
-                "a file outside of the store, and one that the store has already would be lost",
+                f"{ledger} cannot be the ledger that {store} shares with other stores: that is a "
+                "file outside of them, new or theirs already, and one of its own would be lost",
                 hint="name a file beside the stores when they are prepared: --ledger people.jsonl",
             )
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from userdp.claims.ledger_lineage import run_lineage
 from userdp.core.errors import FailureError, UseError
+from userdp.core.files import sweep
 from userdp.core.stages import Progress
 from userdp.data.selection import is_scores
 from userdp.data.store_folder import changing, remembered
@@ -26,8 +27,8 @@ from userdp.ledger.run_lock import open_runs
 from userdp.ledger.store_history import History
 from userdp.people.member_statements import Statement, statement_for
 
-_REFERENCES = Path("audit") / "references"
-"""Where an audit keeps a number per person, and copies of their text while it works."""
+_WEIGHTS = ("model", "adapter", "checkpoints", "checkpoint-*", "*.safetensors")
+"""Where runs, and the trainers of `transformers`, write weights."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -121,8 +122,8 @@ def forget_user(
             place
             for run in runs
             if run.without_privacy & learned
-            for place in (run.folder.model, run.folder.adapter, run.folder.checkpoints)
-            if place.exists()
+            for name in _WEIGHTS
+            for place in run.folder.path.glob(name)
         ]
         if weights and not yes:
             ledger.look("forget")  # it tells that the person is there, who stays for now
@@ -131,9 +132,11 @@ def forget_user(
                 + ", ".join(map(str, weights)),
                 hint="say --yes to delete them with the person's records",
             )
-        references = [run.folder.path / _REFERENCES for run in runs]
+        references = [run.folder.audit / "references" for run in runs]
         removed = [*weights, *(place for place in references if place.exists()), *scores]
         (progress or Progress()).stage("erasing", None)
+        for run in runs:
+            sweep(run.folder.audit)  # copies of text that a killed audit left
         erase_user(store, statement.row, remove=removed)
         late = open_runs(ledger.runs)
     if late:

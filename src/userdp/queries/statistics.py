@@ -121,9 +121,11 @@ def charge(
     require_intact(store)
     ledger, base = StoreLedger(store.path), of.plain if of else None
     ids = tuple(f"query-{secrets.token_hex(8)}" for _ in prices)
-    for query_id, (name, epsilon) in zip(ids, prices, strict=True):
-        asked, state = Query(id=query_id, name=name, pure_epsilon=epsilon), store.meta.state.id
-        ledger.append(Charge(pays_for=asked, base=base, state=state))
+    asked = (
+        Query(id=query_id, name=name, pure_epsilon=epsilon)
+        for query_id, (name, epsilon) in zip(ids, prices, strict=True)
+    )
+    ledger.append(*(Charge(pays_for=one, base=base, state=store.meta.state.id) for one in asked))
     return ids
 
 

@@ -112,10 +112,11 @@ def _audit(folder: RunFolder) -> dict[str, Any]:
     try:
         extra, others = told["extra_run"] or {}, told.get("references") or {}
         bounds = {_CANARIES: extra["bound"], _STEPS: extra["steps"]} if extra else {}
+        held = float(told["held_epsilon"])
         rocs = {"the base model": told["inference"], f"{others.get('runs')} reference runs": others}
         return {
             "bounds": {
-                how: {**_finite(one), "epsilon_lower": float(one["epsilon_lower"])}
+                how: {**_finite(one), "epsilon_lower": float(one["epsilon_lower"]), "held": held}
                 for how, one in bounds.items()
             },
             "attacks": {
@@ -163,7 +164,7 @@ def operator_view(
     ]
     alarms = [(run.name, what) for run, facts in pairs for what in facts.flagged]
     alarms += [
-        (run.name, f"{how}: ε is at least {one['epsilon_lower']:.4g}, and {run.epsilon} is claimed")
+        (run.name, f"{how}: ε is at least {one['epsilon_lower']:.4g}, and {_held(one)} is claimed")
         for run, how, one in bounds
         if _broken(run, one)
     ]
@@ -301,7 +302,7 @@ def _bounds(bounds: Sequence[tuple[Facts, str, Line]]) -> Table | None:
             return "contradicts the claim: do not release the model before this is explained"
         if not run.private:
             return "nothing is claimed"
-        if most is None or most >= run.guarantee.epsilon:
+        if most is None or most >= one["held"]:
             return "agrees with the claim"
         return f"agrees with the claim; it could not have shown more than ε = {epsilon_up(most)}"
 
@@ -311,7 +312,7 @@ def _bounds(bounds: Sequence[tuple[Facts, str, Line]]) -> Table | None:
             "Method": how,
             "ε at least": f"{one['epsilon_lower']:.4g}",
             "Confidence": f"{100 * one['confidence']:g} %",
-            "ε claimed, at most": run.epsilon,
+            "ε claimed of these steps, at most": _held(one) if run.private else run.epsilon,
             "Verdict": verdict(run, one),
         }
         for run, how, one in bounds
@@ -341,8 +342,12 @@ def _attacks(pairs: Sequence[_Pair]) -> Table | None:
 
 
 def _broken(run: Facts, one: Line) -> bool:
-    """Whether an audit's lower bound contradicts the claimed upper bound."""
-    return run.private and one["epsilon_lower"] > run.guarantee.epsilon
+    """Whether an audit's lower bound contradicts the claim of the steps that it repeated."""
+    return run.private and one["epsilon_lower"] > one["held"]
+
+
+def _held(one: Line) -> str:
+    return epsilon_up(one["held"])
 
 
 def _text(value: float | None, digits: int = 4) -> str | None:

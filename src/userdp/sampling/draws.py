@@ -35,8 +35,10 @@ def secret_generator(unsafe_seed: int | None = None) -> np.random.Generator:
 def poisson_indices(generator: np.random.Generator, population: int, probability: float) -> Indices:
     """Each of ``0 … population - 1`` independently with ``probability``; ascending.
 
-    Guarantee: exactly the distribution of independent coins: the number of heads is binomial, and
-    given their number every set of indices is equally likely. Cost O(drawn), never O(population).
+    Guarantee: the distribution of independent coins: the number of heads is binomial, and given
+    their number every set of indices is equally likely. Cost O(drawn), never O(population). Where
+    at most 30 heads are expected NumPy never draws a number ten deviations above that, which coins
+    would show with probability 1e-12 at most.
 
     Args:
         generator: the source of randomness.

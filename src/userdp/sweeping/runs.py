@@ -248,6 +248,8 @@ class _Sweep:
                     resume=run.begun,
                     progress=self.shown,
                 )
+            if self.folder.begun.request.tuning is None and candidate.config.no_exact_log:
+                StoreLedger(self.store.path).look("tune")  # else the trial's charge says it
             model = read_model(str(run.model), store=self.store).to(choose_device(self.device))
             split, batch = self.folder.begun.request.split, candidate.config.micro_batch
             losses = user_losses(model, self.store, split, batch=batch)

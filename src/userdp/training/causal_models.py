@@ -177,15 +177,20 @@ def context_of(model: nn.Module) -> int:
     return int(getattr(config, "max_position_embeddings", None) or 2**30)
 
 
+def require_context(model: nn.Module, seq_len: int) -> None:
+    """Refuse a model that reads less than the examples have: a row that fails counts as zero."""
+    if (most := context_of(model)) < seq_len:
+        raise UseError(
+            f"the model reads {most} tokens, the store's examples have {seq_len}",
+            hint="prepare the store again with a smaller --seq-len",
+        )
+
+
 def require_fit(model: nn.Module, name: str, store: UserStore) -> None:
     """Refuse a model that would misread the store's tokens."""
     known: Any = model
     rows, meta = known.get_input_embeddings().weight.shape[0], store.meta
-    if (most := context_of(model)) < meta.seq_len:
-        raise UseError(
-            f"model {name!r} reads {most} tokens, the store's examples have {meta.seq_len}",
-            hint="prepare the store again with a smaller --seq-len",
-        )
+    require_context(model, meta.seq_len)
     own = Path(resolve(name)) / "tokenizer.json"
     differ = own.exists() and _vocabulary(own) != _vocabulary(store.tokenizer_path)
     if differ or rows < meta.vocab_size:

@@ -39,6 +39,7 @@ from userdp.gradients.shards import sharded_parts
 from userdp.ledger import StoreLedger
 from userdp.ledger.permitted_lines import follow
 from userdp.plans import Plan
+from userdp.training.causal_models import require_context
 from userdp.training.open_run import OpenRun, Training
 from userdp.training.step_mechanism import StepMechanism, device_of
 
@@ -104,12 +105,13 @@ def require_fit_for_steps(of: Training, mechanism: StepMechanism) -> None:
         mechanism: of its steps.
 
     Raises:
-        UseError: there is no such engine, rows are coupled, or a sharded model's layers are not
-            covered.
+        UseError: there is no such engine, rows are longer than the model reads or coupled, or a
+            sharded model's layers are not covered.
         FailureError: memory has no room for one example.
     """
     model, loss, engine, meta = of.model, of.loss, of.options.engine, of.store.meta
     seq_len, masked, how = meta.seq_len, meta.loss_mask, mechanism.clipping()
+    require_context(model, seq_len)
     if sharded_parts(model):
         if engine != "auto":
             raise UseError("a sharded model has an engine of its own", hint="leave engine out")

@@ -141,7 +141,7 @@ class TrainConfig:
         heads: of a new model.
         seed: of a new model's and the adapters' initial weights; sampling and noise never use it.
         optimizer: adamw, or sgd with momentum.
-        learning_rate: its peak, after the warm-up; by default 0.002 at first, of adapters 0.008.
+        learning_rate: after the warm-up, before its schedule; by default 0.002, of adapters 0.008.
         warmup_steps: the learning rate rises linearly over so many steps.
         schedule: of the learning rate after the warm-up. "following" lets it follow the noisy
             gradients, up to four times as high or low, free in epsilon; by default where no

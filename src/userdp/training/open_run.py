@@ -44,6 +44,7 @@ from userdp.ledger.charged_parts import Part, Unclaimed, of_run
 from userdp.ledger.lines import Begin, Charge, Finish, Line, Open, Release, Settle, Trial
 from userdp.ledger.permitted_lines import follow
 from userdp.ledger.run_folder import Resume, train_toml
+from userdp.ledger.run_ledger import is_finished
 from userdp.ledger.store_history import History
 from userdp.ledger.store_ledger import new_id
 from userdp.plans import Plan
@@ -187,6 +188,7 @@ class OpenRun:
         plan, learning = self.plan, (of.train or {}).get("learning")
         self.constants = constants_digest(plan, learning, of.store, scores=of.options.scores)
         self.steered = plan is not None and of.train is None
+        self._written: Lineage | None = None
         self.digests = {
             **of.identity,
             "store": of.store.meta.content_sha256,
@@ -334,6 +336,7 @@ class OpenRun:
                 hint="go on with it with --resume, or choose another --out",
             )
         ours = {folder.lock, folder.plan, folder.train}
+        ours |= {*folder.path.glob("*_results.json")}  # of a trainer that evaluated first
         held = set(folder.path.glob("*")) - ours
         if any(not one.name.startswith(files.TEMPORARY) for one in held):
             raise UseError(
@@ -383,6 +386,13 @@ class OpenRun:
         """The lineage of the model that this run releases, the run itself included."""
         return self._own_lineage + self.steering
 
+    def lineage_to_write(self) -> Lineage:
+        """`lineage`, for the files of the model; the line of the run's end will say the same. What
+        is charged or looked at while they are written has steered nothing.
+        """
+        self._written = Lineage() if is_finished(self.folder.path) else self.steering
+        return self._own_lineage + self._written
+
     @property
     def steering(self) -> Lineage:
         """What may have steered the run since it was charged.
@@ -422,7 +432,7 @@ class OpenRun:
         Args:
             weights: the digest of the weights that were released, if they are known here.
         """
-        folder, since = self.folder, self.steering
+        folder, since = self.folder, self._written or self.steering
         adapter = digest_of(folder.adapter) if folder.adapter.is_dir() else None
         self.ledger.append(
             Finish(

@@ -285,8 +285,11 @@ class PrivateRun:
 
     @property
     def lineage(self) -> Lineage:
-        """What the trained model descends from, this run included; only on rank 0."""
-        return self._run.lineage
+        """What the trained model descends from, this run included; only on rank 0.
+
+        Of a dry run nothing: it trains none.
+        """
+        return self._run.lineage if self.forecast is None else Lineage()
 
     def __iter__(self) -> Iterator[Step]:
         """Each remaining step, with its noisy gradient in ``.grad``.
@@ -365,7 +368,8 @@ class PrivateRun:
         model = unsharded(self._of.model) if self.mechanism.sharded else self._of.model
 
         def write() -> str:
-            how = partial(save_model, tokenizer=self._of.store.tokenizer_path, lineage=self.lineage)
+            lineage = self._run.lineage_to_write()
+            how = partial(save_model, tokenizer=self._of.store.tokenizer_path, lineage=lineage)
             own = partial(how, own_tokenizer=tokenizer, template=chat_template)
             weights = release(model, self.folder, own, settled=self._settled)
             if self._finished:

@@ -24,6 +24,7 @@ from typing import Any, cast
 
 import torch
 import transformers
+from safetensors import SafetensorError
 from safetensors.torch import save_model as save_module
 from torch import Tensor, nn
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
@@ -32,7 +33,7 @@ from userdp.claims.lineage import Lineage
 from userdp.claims.weights import describe
 from userdp.core import files
 from userdp.core.environment import library
-from userdp.core.errors import UseError, in_short, warn
+from userdp.core.errors import FailureError, UseError, in_short, warn
 from userdp.data.store_tokenizer import StoreTokenizer
 from userdp.data.user_store import UserStore
 from userdp.gradients.shards import sharded_parts
@@ -73,6 +74,7 @@ def release(
 
     Raises:
         UseError: the weights are not those that were settled.
+        FailureError: the disk refused.
     """
     inner = uncompiled(model)
     whole_model = _merged(inner) if is_adapted(inner) else inner
@@ -83,11 +85,17 @@ def release(
             "NaN or infinite. The run may be evaluated and reported; export refuses it. A lower "
             "learning rate, in a run of its own, may help"
         )
-    if whole_model is None:
-        return write(inner, folder.adapter, only=settled)
-    weights = write(whole_model, folder.model, only=settled)
-    if whole_model is not inner:
-        write(inner, folder.adapter)
+    try:
+        if whole_model is None:
+            return write(inner, folder.adapter, only=settled)
+        weights = write(whole_model, folder.model, only=settled)
+        if whole_model is not inner:
+            write(inner, folder.adapter)
+    except (OSError, SafetensorError) as error:
+        raise FailureError(
+            f"cannot write the model of {folder.path}: {in_short(error)}",
+            hint="free some disk space, and go on: no step is lost, and none is charged again",
+        ) from error
     return weights
 
 

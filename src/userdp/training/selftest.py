@@ -59,7 +59,7 @@ _CLOSE, _AT_MOST = 2e-3, 1 + 1e-12
 the rest is the rounding of the comparison itself."""
 _MOST_NATS = 30.0
 _STD, _GRID = 1.37, 2.0**-20
-"""The deviation of the noise that is measured, and its public grid (docs/concepts/noise.md)."""
+"""The deviation of the noise that is measured, and its public grid."""
 _STEPS, _NUMBERS, _DRAWS = 4, 1 << 20, 1 << 12
 
 

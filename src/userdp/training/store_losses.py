@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -300,9 +301,9 @@ def score_store(
     and on public data (invariant 11), so the model must not have been trained on people's text: its
     scores would let one user's text decide which examples of another are trained on.
 
-    Guarantee: a score depends on its own example and the model; with a loss mask, only on marked
-    tokens. NaN where an example has no target or its loss is not finite. Operator-only: scores are
-    exact functions of private text.
+    Guarantee: a score depends on its own user's examples and the model; with a loss mask, only on
+    marked tokens. NaN where an example has no target or its loss is not finite. Operator-only:
+    scores are exact functions of private text.
 
     Args:
         store: whose examples are read.
@@ -338,7 +339,12 @@ def score_store(
     shown = progress or Progress()
     shown.stage("score", len(users))
     scorer = scorer.to(computes)
-    losses, targets = split_losses(scorer, part, users, examples, batch=batch, done=shown.at)
+    losses, targets = np.zeros(len(users)), np.zeros(len(users), dtype=np.int64)
+    for begin, end in pairwise([0, *np.cumsum(part.counts)]):
+        # A pass that pads one user's rows to another's would round otherwise: see `user_losses`.
+        own = (scorer, part, users[begin:end], examples[begin:end])
+        losses[begin:end], targets[begin:end] = split_losses(*own, batch=batch)
+        shown.at(int(end))
     known = (targets > 0) & np.isfinite(losses)
     scores = np.where(known, np.exp(np.minimum(losses, _LARGEST)), np.nan).astype(np.float32)
     remember(store.path, out)

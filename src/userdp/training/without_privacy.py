@@ -138,7 +138,7 @@ class PlainRun(AbstractContextManager["PlainRun"]):
     def save(self) -> Path:
         """Write the model to the run's folder, and finish; see `PrivateRun.save`."""
         tokenizer = self._of.store.tokenizer_path
-        write = partial(save_model, tokenizer=tokenizer, lineage=self._run.lineage)
+        write = partial(save_model, tokenizer=tokenizer, lineage=self._run.lineage_to_write())
         self.finish(release(self._of.model, self.folder, write))
         return self.folder.released
 

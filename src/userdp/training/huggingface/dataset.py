@@ -13,7 +13,6 @@ with an empty ledger, and nobody would add the two prices. The rules:
 from __future__ import annotations
 
 import os
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -64,8 +63,8 @@ def store_of(
     place = store.path if isinstance(store, UserStore) else Path(store)
     place.parent.mkdir(parents=True, exist_ok=True)
     columns = memory.column_names(dataset)
-    with tempfile.TemporaryDirectory(prefix=f".{place.name}.trainer-", dir=place.parent) as beside:
-        words = Path(beside) / "tokenizer.json"
+    with files.working_folder(place.parent, place.name) as beside:
+        words = beside / "tokenizer.json"
         files.write_file(words, _tokenizer_file(processing_class), mode=files.OPERATOR_FILE)
         tokenizer = StoreTokenizer.load(words)
         source: Source
@@ -80,7 +79,7 @@ def store_of(
 
         meta = prepare_store(
             source,
-            Path(beside) / "store" if is_store(place) else place,
+            beside / "store" if is_store(place) else place,
             tokenizer=tokenizer,
             seq_len=seq_len,
             held_out_users=0.0,

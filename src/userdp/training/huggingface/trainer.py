@@ -140,14 +140,14 @@ class UserLevelMixin(Trainer):  # type: ignore[misc]  # transformers leaves its 
         super().__init__(model=model, args=args, train_dataset=train_dataset, **trainer_options)
         self._public_data = self.eval_dataset if public_eval else None
         prepared: Any = self.train_dataset  # by the trainer: TRL tokenizes
-        longest = getattr(args, "max_length", None) if seq_len is None else seq_len
+        longest = min(getattr(args, "max_length", None) or LONGEST, context_of(self.model))
         self._store = store_of(
             prepared,
             store,
             processing_class=self.processing_class,
             user_column=user_column,
             text_column=text_column,
-            seq_len=longest or min(LONGEST, context_of(self.model)),
+            seq_len=seq_len or longest,
         )
         # From here on only the private run reads people's text.
         self.train_dataset: Any = None
@@ -249,7 +249,8 @@ class UserLevelMixin(Trainer):  # type: ignore[misc]  # transformers leaves its 
         kind = f"{type(self).__name__}, transformers {transformers.__version__}"
         # A resumed run must share it; weights from a checkpoint are known by their seal.
         digests = digests_of(self.model)
-        identity = {"base model": digests.whole} if checkpoint is None else {}
+        identity = {"public evaluation": str(self._public_data is not None)}
+        identity |= {"base model": digests.whole} if checkpoint is None else {}
         base = lineage_of_model(self._store, self.model, digests=digests)
         if self._public_data is not None:
             declared = Condition(kind=ConditionKind.EVALUATION, told="eval_dataset")
