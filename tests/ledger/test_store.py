@@ -138,7 +138,6 @@ def test_what_a_desktop_hides_beside_the_counters_is_none_of_them(store):
     (store / "runs").mkdir(exist_ok=True)
     (store / "runs" / ".DS_Store").write_bytes(b"...")
     assert charged(store).guarantee.epsilon > uls_plan().guarantee().epsilon
-    assert open_runs(store / "runs") == []
 
 
 @pytest.fixture

@@ -37,11 +37,6 @@ def no_numbers(model):
     return {}
 
 
-def short_context(model):
-    model.config.n_positions = 7
-    return {}
-
-
 def own_generator(model):
     model.transformer.drop.source = torch.Generator()
     return {}
@@ -72,7 +67,9 @@ CASES = {
     "one example that does not fit": (
         "one example of 8 tokens; nothing was charged", given(loss=MemoryLoss(NO_ROOM))
     ),
-    "rows that are longer than the model reads": ("reads 7 tokens", short_context),
+    "rows that are longer than the model reads": (
+        "reads 7 tokens", lambda model: setattr(model.config, "n_positions", 7) or {}
+    ),
     "weights that are no numbers": ("NaN or infinite", no_numbers),
     "a generator of the model's own": ("of its own", own_generator),
     "fixed-graph adjacency where each record has one user": (
