@@ -113,6 +113,8 @@ def require_new(path: Path, *, overwrite: bool, name: str) -> None:
         )
     if not path.parent.is_dir():
         raise UseError(f"there is no folder {path.parent} to put {path.name} in")
+    if not os.access(path.parent, os.W_OK):
+        raise UseError(f"{path.parent} cannot be written to", hint="choose another place")
     if not overwrite and (path.exists() or path.is_symlink()):
         raise in_the_way(path)
     above = list(path.resolve().parents)[:4]

@@ -131,7 +131,7 @@ def _urls(path: str | os.PathLike[str] | None) -> frozenset[str]:
     if path is None:
         return frozenset()
     try:
-        lines = Path(path).read_text(encoding="utf-8").splitlines()
+        lines = Path(path).read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise UseError(f"cannot read URLs from {path}: {error}") from error
     return frozenset(line.strip() for line in lines if line.strip())

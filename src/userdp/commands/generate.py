@@ -18,6 +18,7 @@ from userdp.core.stages import Progress
 from userdp.data.overlap import longest_copies
 from userdp.data.sources.input_files import GENERATED, provenance_of
 from userdp.data.splits import Split
+from userdp.data.store_tokenizer import StoreTokenizer
 from userdp.data.user_store import UserStore
 from userdp.ledger import RunFolder, RunRecord, StoreLedger
 from userdp.training.sampled_texts import GenerateConfig, GeneratedText, sampled_texts
@@ -108,7 +109,8 @@ def _check(
     """Stretches that stand in the training text, and in that of people never trained on."""
     StoreLedger(store.path).look("generate --check")
     result: dict[str, Any] = {"least_tokens": least, "texts": len(texts)}
-    ids = [text.tokens for text in texts]
+    # As the store would hold them, whose tokenizer may be another than the run's.
+    ids = StoreTokenizer.load(store.tokenizer_path).encode([text.text for text in texts])
     for part in (store.split(Split.TRAIN), store.split(Split.HELD_OUT_USERS)):
         if examples := int(part.counts.sum()):
             progress.stage("checking", examples)

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
-from userdp.commands.arguments import Section
+from userdp.commands.arguments import Section, refuse
 from userdp.commands.progress import shown
-from userdp.core.errors import Interrupted, UseError, warn
+from userdp.core.errors import Interrupted, warn
 from userdp.core.interrupts import held, on_interrupt
 from userdp.core.stages import Progress
 from userdp.data.pipeline import Engine, append_records, prepare_store
@@ -16,6 +16,7 @@ from userdp.data.sources import KINDS, InputOptions, Source, memory, open_source
 from userdp.data.sources.conversations import template_of
 from userdp.data.sources.source import SourceOptions
 from userdp.data.splits import SplitRule
+from userdp.data.store_meta import read_meta
 from userdp.data.store_tokenizer import StoreTokenizer
 from userdp.data.user_store import UserStore
 from userdp.ledger import StoreLedger
@@ -37,9 +38,9 @@ def prepare(
     seq_len: int = 128,
     held_out_users: float = 0.1,
     held_out_examples: float = 0.05,
-    split: str | None = None,
+    split: SplitRule | None = None,
     records_per_user: int | None = None,
-    engine: str = "duckdb",
+    engine: Engine = Engine.DUCKDB,
     memory_limit: str = "1GB",
     append: bool = False,
     overwrite: bool = False,
@@ -74,7 +75,7 @@ def prepare(
         held_out_examples: fraction of the other users' records that are not trained on.
         split: hash (that fraction), given (only by the source or input.held_out_from) or first-part
             (a tenth of each user, at most 32); by default the papers' for stackoverflow, c4 and
-            ccnews, else hash.
+            ccnews, else hash; of what is appended the store's.
         records_per_user: keep a record of several users if each of its owners has fewer than so
             many (fixed-graph adjacency, ELS only); by default it goes to its first owner only.
         engine: duckdb prepares in this process; spark tokenizes on many machines (needs pyspark and
@@ -93,13 +94,19 @@ def prepare(
         FailureError: the disk refused.
         Interrupted: by Ctrl-C or SIGTERM; the place is as it was.
     """
-    place = Path(out)
-    if append and overwrite:
-        raise UseError("--append and --overwrite exclude each other: give one of them")
+    place, words = Path(out), None if tokenizer is None else Path(tokenizer)
+    kept = read_meta(place) if append and not overwrite else None
+    refuse({
+        "--append and --overwrite exclude each other: give one of them": append and overwrite,
+        "--records-per-user bounds all records of a store at once, and cannot be asked of those "
+        "that are appended": append and records_per_user is not None,
+        "--tokenizer is another one than the store's, by which what is appended is written": kept
+        and words is not None
+        and StoreTokenizer.load(words).sha256 != kept.tokenizer_sha256,
+    })  # fmt: skip
     shared = None if ledger is None else Path(ledger)
     if shared is not None:
         StoreLedger.require_shareable(place, shared)
-    words = None if tokenizer is None else Path(tokenizer)
     template = template_of(place if append and words is None else words)
     options = SourceOptions(user=user, text=text, **fields, **template)
     records = _open(data, source, options)
@@ -111,6 +118,8 @@ def prepare(
             "tokenizer_config.json or chat_template.jinja, as --tokenizer.",
         )
     usual = KINDS[records.kind].split if records.kind in KINDS else SplitRule.HASH
+    if kept is not None:  # as the store was prepared
+        usual = SplitRule(kept.sources[-1]["split"])
     how: dict[str, Any] = {"split": usual if split is None else SplitRule(split)}
     how |= {"engine": Engine(engine), "memory_limit": memory_limit}
     if not append:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from userdp.commands.arguments import SamplingFields, Section, divided
 from userdp.core.clip_forms import AdaptiveClipping, Clip
-from userdp.core.errors import UseError, warn
+from userdp.core.errors import UseError, in_short, warn
 from userdp.core.stages import Progress
 from userdp.training.config import PlainPlan, RunOptions, TrainConfig, changed, train_config
 
@@ -148,6 +149,7 @@ def train(
     from userdp.training.loop import train as run_training
 
     folder = Path(out)
+    require_trackers(fields.get("report_to") or ())
     fields |= {
         "epsilon": epsilon, "population": population, "delta": delta, "steps": steps,
         "cohort_size": cohort_size, "group_size": group_size, "l2_clip_norm": l2_clip_norm,
@@ -182,6 +184,20 @@ def train(
         steps=chosen.steps,
         seconds=time.monotonic() - begin,
     )
+
+
+def require_trackers(names: Sequence[str]) -> None:
+    """`UseError` of a tracker that `transformers` does not know or that is not installed.
+
+    Asked before a plan is charged, and made again where the curves are drawn.
+    """
+    if names:
+        from transformers.integrations import get_reporting_integration_callbacks
+
+        try:
+            [kind() for kind in get_reporting_integration_callbacks(list(names))]
+        except (ValueError, RuntimeError) as error:
+            raise UseError(f"run.report_to cannot be used: {in_short(error)}") from error
 
 
 def sections() -> dict[str, Section]:

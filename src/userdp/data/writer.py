@@ -11,6 +11,7 @@ where it is.
 
 from __future__ import annotations
 
+import glob
 import secrets
 import shutil
 from bisect import bisect_left
@@ -346,7 +347,7 @@ def erase_user(store: Path, row: int, *, remove: Sequence[Path]) -> StoreMeta:
             audit kept.
     """
     place = store.absolute()
-    sweep(place.parent, place.name)
+    sweep(place.parent, glob.escape(place.name))
     for path in remove:
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)

@@ -173,8 +173,7 @@ def not_finite(model: nn.Module) -> list[str]:
 
 def context_of(model: nn.Module) -> int:
     """The most tokens that a model reads, by its configuration; 2^30 where it names no limit."""
-    config = getattr(model, "config", None)
-    return int(getattr(config, "max_position_embeddings", None) or 2**30)
+    return int(getattr(getattr(model, "config", None), "max_position_embeddings", None) or 2**30)
 
 
 def require_context(model: nn.Module, seq_len: int) -> None:

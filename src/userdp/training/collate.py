@@ -139,5 +139,4 @@ class Collator:
         if self._drawn is not None:
             return np.ones(cohort.units, dtype=np.int64)
         lengths = self._split.lengths(cohort.users, self._examples(cohort))
-        ends = np.concatenate([[0], np.cumsum(lengths)])
-        return np.diff(ends[cohort.offsets]).astype(np.int64)
+        return np.diff(np.concatenate([[0], np.cumsum(lengths)])[cohort.offsets]).astype(np.int64)

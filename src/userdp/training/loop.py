@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -61,6 +62,8 @@ from userdp.training.without_privacy import PlainRun
 
 _SECRET, _USUAL = UnsafeSeeds(), RunOptions()
 Watched = Callable[[PrivateRun, nn.Module], object]
+_ANY: dict[str, Any] = {"micro_batch": 1}
+"""What a resumed run may have otherwise, and its configuration is compared with."""
 _AT_ONCE = "at once: updates since the last checkpoint are lost, and their steps stay charged"
 _SOON = 5
 """Steps after which the mean cohort is held against the expected one."""
@@ -157,7 +160,8 @@ def train(
                 allow_large_delta=options.allow_large_delta,
                 unsafe_seeds=unsafe_seeds,
             ),
-            identity={"model": digests.whole, "configuration": digest(config)},
+            # A run that ran out of memory may go on in smaller passes.
+            identity={"model": digests.whole, "configuration": digest(replace(config, **_ANY))},
             facts={"base_model": facts},
             train={"learning": encode(config), "run": {"device": options.device}},
             base=base,

@@ -162,8 +162,7 @@ def lineage_of_scores(path: Path) -> Lineage:
     text = score_lineage(path)
     if text:
         return lineage_from(parse(text), what=f"the lineage in {path}")
-    unknown = Condition(kind=ConditionKind.BASE, told="the model of its scores")
-    return Lineage(conditions=(unknown,))
+    return Lineage(conditions=(Condition(kind=ConditionKind.BASE, told="the model of its scores"),))
 
 
 def ledger_id(store: UserStore) -> str:

@@ -212,5 +212,4 @@ def power_grid(largest: int) -> tuple[int, ...]:
     (1, 2, 4, 8, 12)
     """
     require_count("max_group_size", largest, at_most=10**6)
-    powers = [2**power for power in range(largest.bit_length()) if 2**power < largest]
-    return (*powers, largest)
+    return (*[2**power for power in range(largest.bit_length()) if 2**power < largest], largest)

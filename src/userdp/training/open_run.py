@@ -308,8 +308,7 @@ class OpenRun:
         assert of.base is not None
         base = of.base.plain
         if of.slot is not None and self.plan is not None:
-            trial = Trial(run_id=run_id, slot=of.slot, constants=self.constants, base=base)
-            return (trial,)
+            return (Trial(run_id=run_id, slot=of.slot, constants=self.constants, base=base),)
         if run_id in history.charges:
             return ()
         # Whoever knows the seed can undo the noise: such a run counts as one without privacy.

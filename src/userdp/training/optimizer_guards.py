@@ -53,10 +53,7 @@ class KnownWeights:
 
     def __init__(self, model: nn.Module, *, resumes: bool) -> None:
         self._model, self._known = model, False
-        moved = {id(one) for one in trainable_parameters(model).values()}
-        # What is tied to them trains too.
-        every = uncompiled(model).named_parameters(remove_duplicate=False)
-        self._trained = {name for name, parameter in every if id(parameter) in moved}
+        self._trained = _that_train(model)
         self.opened = digests_of(model)
         self.first = None if resumes else self.opened.whole
         self.frozen = self._frozen_of(self.opened)
@@ -67,12 +64,18 @@ class KnownWeights:
     def require_known(
         self, optimizer: torch.optim.Optimizer, released: Callable[[list[str]], bool]
     ) -> None:
-        """`UseError` where this process's first step would begin at weights of another origin.
+        """`UseError` where this process's first step would begin at weights of another origin, or
+        where other parameters train than when the run was opened.
 
         Args:
             optimizer: has taken no step before the first one.
             released: whether another run over these people released weights of such a digest.
         """
+        if _that_train(self._model) != self._trained:
+            raise UseError(
+                "other parameters train than when the run was opened, and would not be released",
+                hint="put requires_grad back; or open a run of its own for each set",
+            )
         if self._known:
             return
         now = digests_of(self._model)
@@ -100,6 +103,13 @@ class KnownWeights:
                 "and the claim would say nothing of that",
                 hint="put them back, or train them by the run's own steps",
             )
+
+
+def _that_train(model: nn.Module) -> set[str]:
+    moved = {id(one) for one in trainable_parameters(model).values()}
+    # What is tied to them trains too.
+    every = uncompiled(model).named_parameters(remove_duplicate=False)
+    return {name for name, parameter in every if id(parameter) in moved}
 
 
 class HeldModel:

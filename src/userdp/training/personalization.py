@@ -34,7 +34,7 @@ from userdp.training.config import TrainConfig
 from userdp.training.devices import AUTO, choose_device
 from userdp.training.lora import add_adapters
 from userdp.training.released_model import released_models
-from userdp.training.store_losses import losses_of, mean_loss
+from userdp.training.store_losses import losses_of, mean_loss, users_by_hash
 
 _SALT = 0x706572736F6E  # public: halves and orders are the same on every machine
 _QUANTILES = (0.1, 0.25, 0.5, 0.75, 0.9)
@@ -186,7 +186,7 @@ def personalize_run(
         raise UseError(
             "no held-out user has two examples", hint="prepare the store with --held-out-users 0.1"
         )
-    kept = users[:most_users]
+    kept = np.intersect1d(users, users_by_hash(split, most_users))
     result: dict[str, Any] = {
         "users": len(kept),
         "users_left_unread": len(users) - len(kept),

@@ -44,7 +44,7 @@ class GenerateConfig:
     max_tokens: int = 128
     temperature: float = 1.0
     top_p: float = 1.0
-    prompt: tuple[str, ...] = ()
+    prompt: tuple[str, ...] | str = ()
     micro_batch: int = 32
     seed: int | None = None
 
@@ -95,7 +95,8 @@ def sampled_texts(
     model.generation_config = GenerationConfig()  # the model as it is, without a base's penalties
     tokenizer = StoreTokenizer.load(folder)
     end = tokenizer.end_of_text_id
-    prompts = list(zip(config.prompt, tokenizer.with_end(None).encode(config.prompt), strict=True))
+    texts = [config.prompt] if isinstance(config.prompt, str) else config.prompt
+    prompts = list(zip(texts, tokenizer.with_end(None).encode(texts), strict=True))
     if not prompts and end is not None:
         prompts = [("", [end])]
     lengths = [len(ids) for _, ids in prompts]

@@ -242,8 +242,7 @@ def users_by_hash(part: StoreSplit, most_users: int | None) -> NDArray[np.int64]
     if most_users is None:
         return np.arange(len(part.counts), dtype=np.int64)
     require_count("most_users", most_users)
-    order = np.lexsort((part.user_hashes[:, 1], part.user_hashes[:, 0]))
-    return np.sort(order[:most_users])
+    return np.sort(np.lexsort((part.user_hashes[:, 1], part.user_hashes[:, 0]))[:most_users])
 
 
 def user_losses(

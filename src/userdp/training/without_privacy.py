@@ -132,8 +132,7 @@ class PlainRun(AbstractContextManager["PlainRun"]):
             self._order = np.random.default_rng([self._seed, epoch]).permutation(total)
         rows = self._order[part * size : (part + 1) * size]
         # The longest first, so that rows of like length share a pass.
-        by_length = np.argsort(-self._split.lengths(self._users[rows], self._examples[rows]))
-        return rows[by_length]
+        return rows[np.argsort(-self._split.lengths(self._users[rows], self._examples[rows]))]
 
     def save(self) -> Path:
         """Write the model to the run's folder, and finish; see `PrivateRun.save`."""

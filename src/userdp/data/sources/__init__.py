@@ -64,13 +64,16 @@ class Kind:
         Raises:
             UseError: the paths or the options cannot be used.
         """
+        if (options.user, options.text) != ("user", "text") and "{field}" not in self.user_is:
+            raise UseError(
+                f"--user and --text name fields, and {name} has none: {self.user_is}",
+                hint="leave them out; or name files of records, where a folder holds both",
+            )
         if self.open is not None:
             return self.open(paths, options)
         read = self.read
         assert read is not None, f"the kind {name} has neither `read` nor `open`"
-        files = (
-            self.files(paths) if self.files else expand(paths, suffixes=self.suffixes, what=name)
-        )
+        files = (self.files or partial(expand, suffixes=self.suffixes, what=name))(paths)
         return Source(
             kind=name,
             places=files,
@@ -106,7 +109,7 @@ KINDS = {
     "c4": _WEB(open=partial(paper_datasets.open_web, kind="c4"), recognises=paper_datasets.is_c4),
     "leaf": Kind(
         read=paper_datasets.read_leaf,
-        suffixes=(".json",),
+        files=paper_datasets.leaf_files,
         recognises=paper_datasets.is_leaf,
         user_is="the user that LEAF's files name",
     ),

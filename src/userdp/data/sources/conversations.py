@@ -38,7 +38,7 @@ from jinja2 import TemplateError, TemplateSyntaxError
 from userdp.core.errors import UseError
 from userdp.core.files import read_json
 from userdp.data.records import MARKUP, TARGET, Drop
-from userdp.data.sources.rows_to_records import Row, Table, record_of
+from userdp.data.sources.rows_to_records import Row, Table, plain_parser
 from userdp.data.sources.source import Entry, InputOptions, SourceOptions
 
 _SHAREGPT = "conversations"
@@ -82,14 +82,16 @@ def template_of(tokenizer: Path | None) -> dict[str, Any]:
 
 def as_conversations(table: Table, options: SourceOptions) -> Table:
     """A table, read as conversations."""
-    usual = (options.user, options.messages, options.prompt, options.completion, _SHAREGPT)
-    fields = tuple(dict.fromkeys(usual))
+    (user, _, *dated), plain = plain_parser(options)
+    turns = (options.messages, options.prompt, options.completion, _SHAREGPT)
+    fields = tuple(dict.fromkeys((user, *turns, *dated)))
 
     def parse(row: Row) -> Entry:
         messages = _messages(row, options)
         written = messages if isinstance(messages, Drop) else render(*messages, options)
         text, pieces = (written, None) if isinstance(written, Drop) else written
-        return record_of(row.get(options.user), text, pieces=pieces)
+        entry = plain({**row, options.text: text})
+        return entry if isinstance(entry, Drop) else entry._replace(pieces=pieces)
 
     return replace(table, kind="conversations", fields=fields, parse=parse, loss_mask=True)
 

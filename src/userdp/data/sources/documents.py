@@ -36,17 +36,13 @@ SUFFIXES = (".txt", ".text", ".md", ".rst", ".tex", ".org")
 
 def open_folder(paths: list[str], options: SourceOptions) -> Source:
     """The source for folders and files ``paths``."""
-    units: dict[Path, str] = {}
-    for path in map(Path, paths):
-        for file in expand([str(path)], suffixes=SUFFIXES, what="folder"):
-            unit = file.relative_to(path) if path.is_dir() else Path(file.name)
-            units.setdefault(file, unit.as_posix())
-    if len(set(units.values())) < len(units):  # of several folders with the same names inside
-        units = {file: file.as_posix() for file in units}
-    files = tuple(units)
+    files, (one, *more) = expand(paths, suffixes=SUFFIXES, what="folder"), map(Path, paths)
+    # A name hangs on the form of the call, never on which other documents there are.
+    inside = None if more or not one.exists() else one if one.is_dir() else one.parent
+    units = {file: file.relative_to(inside) if inside else file for file in files}
 
     def read(path: Path, at: At) -> Iterator[Entry]:
-        yield record_of(units[path], path.read_bytes().removeprefix(codecs.BOM_UTF8))
+        yield record_of(units[path].as_posix(), path.read_bytes().removeprefix(codecs.BOM_UTF8))
 
     return Source(kind="folder", places=files, read=read, facts=files_facts(files))
 

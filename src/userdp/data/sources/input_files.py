@@ -18,7 +18,7 @@ import tempfile
 import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import IO, Any
 
@@ -26,10 +26,10 @@ import pyarrow as pa
 
 from userdp.core.codec import decode
 from userdp.core.errors import UseError, UserdpError, kind_of, warn
-from userdp.core.files import read_json
+from userdp.core.files import read_json, working_folder
 
 GZIP_MAGIC = b"\x1f\x8b"
-_LOOK = 4096
+_LOOK, _LEVELS = 4096, 64
 _READ_ERRORS = (OSError, EOFError, zlib.error, zipfile.BadZipFile, pa.ArrowException)
 PROVENANCE = ".provenance.json"
 """How the name of a file ends that says where the text beside it is from."""
@@ -45,19 +45,22 @@ def local_paths(path: str) -> list[str]:
     is_pipe = Path(path).is_fifo()
     if "://" not in path and not is_pipe:
         return [path]
-    folder = tempfile.mkdtemp(prefix="userdp-")
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    copies = ExitStack()  # what a killed process left is removed by the next one
+    folder = copies.enter_context(working_folder(Path(tempfile.gettempdir()), "userdp-input"))
+    atexit.register(copies.close)
     if is_pipe:  # files are read twice: to tell their fields, and their records
-        copy = Path(folder) / Path(path).name
+        copy = folder / Path(path).name
         with Path(path).open("rb") as pipe, copy.open("wb") as file:
             shutil.copyfileobj(pipe, file)
         return [str(copy)]
     import fsspec
+    from fsspec.implementations.cache_mapper import BasenameCacheMapper
 
-    options = {"cache_storage": folder, "same_names": True}
+    # Files of one name in several folders stay apart.
+    options = {"cache_storage": str(folder), "cache_mapper": BasenameCacheMapper(_LEVELS)}
     try:
         found = fsspec.open_local(f"simplecache::{path}", simplecache=options)
-    except (OSError, ValueError, ImportError) as error:
+    except (OSError, ValueError, ImportError, IndexError) as error:
         raise UseError(f"{path} cannot be read: {kind_of(error)}") from error
     return [found] if isinstance(found, str) else list(found)
 
@@ -88,8 +91,10 @@ def expand(paths: Sequence[str], *, suffixes: tuple[str, ...], what: str) -> tup
             )
         if others := len(there) - len(matches):
             warn(f"{others} of the files in {path} are not read: {what} files have other names")
+        if linked := sum(one.is_symlink() and one.is_dir() for one in path.rglob("*")):
+            warn(f"{linked} links to folders in {path} are not followed: name those folders too")
         files += matches
-    return tuple(files)
+    return tuple({file.resolve(): file for file in files}.values())  # each is read once
 
 
 def existing(name: str) -> list[Path]:

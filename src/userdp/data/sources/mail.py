@@ -251,13 +251,20 @@ def _body(message: Message) -> tuple[str, int]:
     for kind in ("text/plain", "text/html"):
         texts = [_decoded(part) for part in parts if part.get_content_type() == kind]
         if kind == "text/html":
-            from bs4 import BeautifulSoup
-
-            texts = [BeautifulSoup(text, "html.parser").get_text() for text in texts]
+            texts = list(map(_seen, texts))
         text = "\n".join(texts).replace("\r\n", "\n")
         if text.strip():  # some programs send an empty plain part beside the one that says it
             return text, attached
     return "", attached
+
+
+def _seen(html: str) -> str:
+    from bs4 import BeautifulSoup, ParserRejectedMarkup
+
+    try:
+        return BeautifulSoup(html, "html.parser").get_text()
+    except ParserRejectedMarkup:  # it quotes the mail
+        raise ValueError("no HTML") from None
 
 
 def _own_parts(part: Message) -> tuple[list[Message], int]:

@@ -72,12 +72,7 @@ def table_source(table: Any, options: SourceOptions, *, kind: str | None = None)
         )
     fields, parse = plain_parser(options)
     source = Table(
-        kind="memory",
-        places=(table,),
-        read=_rows,
-        several_owners=True,
-        fields=fields,
-        parse=parse,
+        kind="memory", places=(table,), read=_rows, several_owners=True, fields=fields, parse=parse
     )
     columns = {str(name) for name in column_names(table)}
     talks = kind == "conversations" or is_conversation(columns, options)

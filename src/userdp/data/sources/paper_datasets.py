@@ -47,7 +47,7 @@ from typing import Any
 from userdp.core.environment import library
 from userdp.core.errors import UseError, kind_of
 from userdp.data.records import Drop
-from userdp.data.sources.input_files import beginning
+from userdp.data.sources.input_files import beginning, expand
 from userdp.data.sources.rows_to_records import Table, plain_parser, record_of
 from userdp.data.sources.source import At, Entry, SourceOptions
 from userdp.data.sources.tables import open_tables
@@ -77,6 +77,13 @@ def is_leaf(path: Path) -> bool:
         and text.startswith(b"{")
         and (b'"users"' in text or b'"user_data"' in text)
     )
+
+
+def leaf_files(paths: list[str]) -> tuple[Path, ...]:
+    """Beside ``train`` and ``test`` LEAF's scripts leave the same samples in other folders."""
+    files = expand(paths, suffixes=(".json",), what="leaf")
+    parts = tuple(one for one in files if one.absolute().parent.name in ("train", "test"))
+    return parts if any(one.absolute().parent.name == "train" for one in parts) else files
 
 
 def read_leaf(path: Path, options: SourceOptions, at: At) -> Iterator[Entry]:

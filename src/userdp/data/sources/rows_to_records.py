@@ -146,16 +146,11 @@ def owners_of(value: Any, user_of: UserOf | None = None) -> tuple[bytes, ...] | 
 
 def _user(value: Any, user_of: UserOf | None) -> bytes | Drop:
     try:
-        if isinstance(value, str):
-            name = value
-        elif isinstance(value, bytes):
-            name = value.decode()
-        elif value is None:
-            return Drop.NO_USER_FIELD
-        elif isinstance(value, bool) or not isinstance(value, Integral):
-            return Drop.USER_NOT_TEXT
-        else:
-            name = str(int(value))
+        if not isinstance(value, bool) and isinstance(value, Integral):
+            value = str(int(value))
+        name = value.decode() if isinstance(value, bytes) else value
+        if not isinstance(name, str):
+            return Drop.NO_USER_FIELD if name is None else Drop.USER_NOT_TEXT
         user = name.encode()
     except ValueError:  # half of a surrogate pair; more digits than Python writes
         return Drop.INVALID_UTF8
@@ -184,11 +179,9 @@ def is_from(value: Any, day: datetime) -> bool | Drop:
     try:
         if isinstance(value, bytes):
             value = value.decode()
-        if isinstance(value, datetime):
-            moment = value
-        elif isinstance(value, date):
-            moment = datetime(value.year, value.month, value.day)
-        elif isinstance(value, str):
+        if isinstance(value, date):
+            value = value.isoformat()
+        if isinstance(value, str):
             moment = datetime.fromisoformat(value.strip().removesuffix(" UTC"))
         elif isinstance(value, int | float) and not isinstance(value, bool):
             moment = datetime.fromtimestamp(value, UTC)
