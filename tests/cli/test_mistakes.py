@@ -11,27 +11,12 @@ import pytest
 from tests.claims.lives import SHAPE
 from userdp.cli.app import run
 
-MISTAKES = tomllib.loads(Path(__file__).with_name("mistakes.toml").read_text())["mistake"]
+SAID = tomllib.loads(Path(__file__).with_name("mistakes.toml").read_text())
+MISTAKES, FILES = SAID["mistake"], SAID["files"]
 SHORT = {
     "BUDGET": "--epsilon 4 --population 2000",
     "SILOS": "--silos 2 --items-per-silo 40 --subjects-per-silo 10",
     "TOY": f"--set learning.model=new {' '.join(SHAPE)}",
-}
-FILES = {
-    "mail.jsonl": '{"user": "ana", "text": "hello"}\n',
-    "notes.toml": "title = 1\n",
-    "misspelled-section.toml": "[trian]\nsteps = 2\n",
-    "misspelled-option.toml": "[train]\nlerning_rate = 0.1\n",
-    "flat.toml": 'store = "store"\nepsilon = 4\n',
-    "flat-train.toml": 'train = "store"\n',
-    "wrong-value.toml": '[train]\nsteps = "many"\n',
-    "nobody.jsonl": '{"text": "a"}\n{"text": "b"}\n',
-    "body.jsonl": '{"user": "a", "body": "b"}\n',
-    "no-users.jsonl": '{"user": "", "text": "a"}\n{"user": null, "text": "b"}\n',
-    "no-words.jsonl": '{"user": "a", "text": ""}\n{"user": "b", "text": " "}\n',
-    "empty.jsonl": "",
-    "binary.jsonl": "\x00\x01\x02PK\n",
-    "prose.jsonl": "Once upon a time\n",
 }
 
 

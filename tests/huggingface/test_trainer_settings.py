@@ -14,14 +14,8 @@ from userdp.training.huggingface.trainer import UserLevelMixin, UserLevelTrainer
 from userdp.training.huggingface.trainer_settings import SETTINGS, Setting, private_args
 
 DOCS = Path(__file__).parents[2] / "docs" / "huggingface.md"
-ON = [
-    "fp16",
-    "packing",
-    "padding_free",
-    "activation_offloading",
-    "use_liger_kernel",
-    "eval_on_start",
-]
+ON = ["fp16", "packing", "padding_free", "activation_offloading"]
+ON += ["use_liger_kernel", "eval_on_start"]
 ASKED = dict.fromkeys([*ON, "auto_find_batch_size", "push_to_hub"], True)
 ASKED |= {"mixed_precision": "fp16", "loss_type": "dft", "fsdp": "full_shard"}
 ASKED |= {"deepspeed": "zero.json", "deepspeed_plugin": object(), "parallelism_config": object()}

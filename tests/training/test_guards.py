@@ -91,6 +91,16 @@ def half_frozen(store):
     return model
 
 
+def test_who_unfreezes_between_steps_is_refused_before_the_next_charge(begin, store, tmp_path):
+    with begin(model=half_frozen(store)) as private:
+        steps, model = iter(private), private._of.model
+        next(steps)
+        model.transformer.wpe.requires_grad_(True)
+        with pytest.raises(UseError, match="other parameters train"):
+            next(steps)
+    assert attempts(tmp_path / "run") == 1
+
+
 def run_of_half(begin, store, at_end):
     with begin(model=half_frozen(store)) as private:
         take(private)

@@ -89,6 +89,7 @@ BOTH = "--BB\nContent-Type: text/plain\n\n\n--BB\nContent-Type: text/html\n\n<p>
 HTML = [
     mail(body=PAGE, **{"Content-Type": "text/html; charset=utf-8"}),
     mail(body=BOTH, **{"Content-Type": "multipart/alternative; boundary=BB"}),
+    mail(body="<p><![no]>markup", **{"Content-Type": "text/html"}),
 ]
 ODD = {
     "m/1": b"From: =?utf-8?q?Ana?= <ana@x.org>\n"
@@ -220,7 +221,7 @@ CASES = {
                       [(ANA, name) for name in (".Archive.2020", ".Sent", ".") for _ in "cn"]),
     "HTML is what a reader sees, and an empty plain part gives way": Case(
         within({"a.mbox": b"\n".join(LINE + one for one in HTML)}),
-        [(ANA, "Tea & cake\xa0at 5"), (ANA, "All")]),
+        [(ANA, "Tea & cake\xa0at 5"), (ANA, "All")], {Drop.UNREADABLE: 1}),
     "mail of odd encodings": Case(within(ODD, "m"), [("ana@x.org", "caé"), ("c@x.org", "ÿþ")],
                                   {Drop.NO_USER: 1}, {"kind": "maildir"}),
     **{f"a line From in a body, {name}": Case(
@@ -243,7 +244,7 @@ CASES = {
                 {"held_out_from": "2018-01-01"}, "-x"),
     "LEAF": Case(
         within({"data/train/a.json": leaf({**SPEECH, "f0001": {"x": [[0.0, 1.0, 0.5]], "y": [7]}}),
-                "data/test/a.json": leaf(SPEECH)}, "data"),
+                "data/test/a.json": leaf(SPEECH), "data/all_data/a.json": leaf(SPEECH)}, "data"),
         [("PLAY_ROLE", "to be or not"), ("PLAY_ROLE", "o be or not ")] * 2
         + [("f0001", "7: 0 255 128")], held_out="xx---"),
     "LEAF below a folder named test": Case(
@@ -296,6 +297,10 @@ CASES = {
     "dates": Case(lambda folder: write_jsonl(folder / "a.jsonl", DATES),
                   [("ana", "some words")] * 2, {Drop.NO_DATE: 2},
                   {"date": "date", "held_out_from": "2018-01-01"}, "-x"),
+    "dates of conversations": Case(
+        lambda folder: write_jsonl(folder / "a.jsonl", [{**TALK, "date": at} for at in (0, 2e9)]),
+        [("ana", "User: Why?\n\nAssistant: So.\n\n")] * 2, {},
+        {"date": "date", "held_out_from": "2018-01-01"}, "-x"),
     "a text beside messages is the text": Case(
         lambda folder: write_jsonl(folder / "a.jsonl", [{**TALK, "text": "as written"}]),
         [("ana", "as written")]),
@@ -390,13 +395,23 @@ def test_an_address_is_read_as_a_file_is(tmp_path):
     fsspec = pytest.importorskip("fsspec")
     file = write_jsonl(tmp_path / "a.jsonl", [ROW])
     with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
-        archive.write(file, "inner.jsonl")
+        for name in ("inner.jsonl", "a/x.jsonl", "b/x.jsonl"):
+            archive.write(file, name)
     with fsspec.open("memory://bucket/b.jsonl", "wb") as there:
         there.write(file.read_bytes())
     for address in (f"zip://*.jsonl::{tmp_path / 'a.zip'}", "memory://bucket/b.jsonl"):
         assert pairs(read(address)[0]) == [("ana", "some words")]
+    assert len(read(f"zip://*/x.jsonl::{tmp_path / 'a.zip'}")[0]) == 2, "of one name, both"
     with pytest.raises(UseError, match="cannot be read"):
         read("memory://bucket/nowhere.jsonl")
+
+
+def test_a_file_is_read_once_and_links_to_folders_are_told_of(tmp_path):
+    file = within({"lake/a.jsonl": json.dumps(ROW)}, "lake/a.jsonl")(tmp_path)
+    (file.parent / "latest.jsonl").symlink_to(file)
+    (file.parent / "more").symlink_to(tmp_path)
+    with pytest.warns(UserWarning, match="1 links to folders"):
+        assert len(read(file.parent, file)[0]) == 1
 
 
 # Tables in memory
