@@ -62,8 +62,7 @@ def test_a_resumed_private_run_has_exactly_the_plans_attempts_and_its_epsilon(st
     how |= {"checkpoint_every": 3, "warmup_steps": 7, "activation_checkpointing": True}
     plan, config = uls_plan(steps=7), changed(**how)
     run = stopped(plan, config, 5)
-    smaller = dataclasses.replace(config, micro_batch=2)  # as after memory ran out
-    train(store, plan, smaller, out=run, resume=True)
+    train(store, plan, dataclasses.replace(config, micro_batch=2), out=run, resume=True)
     assert attempts(run) == 7
     assert claim(run / "ledger.jsonl").guarantee == plan.guarantee()
     assert claim(store.path).guarantee == plan.guarantee()

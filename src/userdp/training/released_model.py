@@ -349,7 +349,7 @@ def base_of(folder: RunFolder, store: UserStore) -> nn.Module:
         raise UseError(
             f"{name!r} does not hold the weights that the run began from: it would be compared "
             "with another model",
-            hint="put these weights back, or leave the base out (--no-base)",
+            hint="put them back, or leave the base out (--no-base); adapters alone need their base",
         )
     return model.float()
 
