@@ -167,13 +167,8 @@ def quiet(config: TrainConfig, steps: int) -> TrainConfig:
     A selection by scores cannot be repeated: scores belong to the audited store, not to its copy.
     """
     chosen = Strategy.RANDOM if config.selection.scored else config.selection
-    return replace(
-        config,
-        selection=chosen,
-        evaluate_every=0,
-        checkpoint_every=steps,
-        checkpoint_seconds=_NEVER,
-    )
+    never: dict[str, Any] = {"evaluate_every": 0, "checkpoint_seconds": _NEVER}
+    return replace(config, selection=chosen, checkpoint_every=steps, **never)
 
 
 def price_of_steps(whole: Claim) -> float:

@@ -242,8 +242,7 @@ def federation_claim(plan: FederationPlan, runs: Iterable[Path], *, spread: bool
     if not ran:
         raise UseError("a claim needs at least one silo's ledger")
     conditions = []
-    asked = (silo for silo, rounds in enumerate(plan.rounds_of_silos) if rounds)
-    missing = [str(silo) for silo in asked if silo not in ran]
+    missing = [str(n) for n, rounds in enumerate(plan.rounds_of_silos) if rounds and n not in ran]
     if missing:
         conditions.append(Condition(kind=ConditionKind.SILO_LEDGERS, told=", ".join(missing)))
     if not spread and plan.silos_per_subject < plan.silos:
