@@ -104,7 +104,7 @@ def test_who_makes_room_does_not_depend_on_the_coins(store, tmp_path, monkeypatc
     assert kept[0] == kept[1]
     assert len(kept[0]) == len(store.split(Split.TRAIN).counts) - 40
     every = replace(made, included=np.ones(40, dtype=bool))
-    law = FixedSizeUsers(batch_size=4, least_population=len(kept[0]) + 20)
+    law = FixedSizeUsers(batch_size=4, least_population=len(kept[0]) + 20, group_size=2)
     with pytest.raises(UseError, match="fewer than"):  # with half of the canaries it would not be
         copy_with(store, every, tmp_path / "bounded", sampling=law)
 

@@ -51,7 +51,7 @@ FILES = {
         row("`RUN/ledger.jsonl`"),
     "plan.json": row("the plan"),
     "norms.json scores.arrow": row("the norms"),
-    "report.html *.svg": row("a report, and what `--plot` draws"),
+    "report.html": row("a report"),
     "public.html summary.html": row("a report with `--public`"),
     "shared/*": row("what `userdp export` writes"),
     "synthetic.jsonl*": row("texts of `userdp generate`"),
