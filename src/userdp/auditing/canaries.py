@@ -60,8 +60,7 @@ def make_canaries(store: UserStore, count: int) -> Canaries:
     draw, tokens = secret_generator(), np.arange(store.meta.vocab_size)
     allowed = tokens[tokens != store.meta.end_of_text_id]
     return Canaries(
-        rows=draw.choice(allowed, (count, store.meta.seq_len)),
-        included=draw.random(count) < 0.5,
+        rows=draw.choice(allowed, (count, store.meta.seq_len)), included=draw.random(count) < 0.5
     )
 
 

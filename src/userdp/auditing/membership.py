@@ -169,8 +169,7 @@ class FreshText:
 
         A model that diverged tells nobody from anybody: NaN counts as 0.
         """
-        told = np.nan_to_num(scores, nan=0.0)
-        return roc(*np.split(told, [len(self.sides[0].people)]))
+        return roc(*np.split(np.nan_to_num(scores, nan=0.0), [len(self.sides[0].people)]))
 
 
 def membership_inference(model: nn.Module, base: nn.Module, fresh: FreshText) -> Roc:

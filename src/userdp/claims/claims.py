@@ -17,10 +17,12 @@ from userdp.claims.ledger_lineage import (
     bases_of,
     chosen_among,
     lineage_between,
+    meanwhile,
     parts_of,
     payer_of,
     run_lineage,
     store_conditions,
+    store_of,
 )
 from userdp.claims.lineage import Lineage, looks_in_one, of_parts
 from userdp.claims.released_files import require_released_files
@@ -79,7 +81,8 @@ def _read(of: Path) -> RunRecord | History:
 
 def run_claim(run: RunRecord, delta: float | None = None) -> Claim:
     """The claim of a run by its ledger and its people's store, whatever its folder holds."""
-    lineage, plan, steps = run_lineage(run, chosen_among(run)), run.plan, run.attempts
+    store, plan, steps = store_of(run), run.plan, run.attempts
+    lineage = run_lineage(run, chosen_among(run, store)) + meanwhile(run, store)
     own = plan if run.begin.payer is None else None  # else the steps have no price by themselves
     printed = tuple(
         Query(id="+".join(line.query_ids), name=f"loss on {line.split}", pure_epsilon=line.epsilon)
@@ -110,7 +113,9 @@ def store_claim(history: History, delta: float | None = None) -> Claim:
     single = charges[0] if len(charges) == 1 else None
     lineage = of_parts(parts_of(history, charges), *store_conditions(history))
     # Of a tuning each trial and each score was charged here: its winner's price is in them already.
-    tunings = history.tunings.keys() - history.charges.keys()
+    here = {one.constants for one in charges}
+    tunings = {name for name, (_, one) in history.tunings.items() if here & {*one.constants}}
+    tunings -= history.charges.keys()
     for base in bases_of(history, charges):
         unpaid = tuple(part for part in base.parts if part.id not in tunings)
         lineage += replace(base, parts=unpaid)

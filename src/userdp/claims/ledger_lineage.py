@@ -27,7 +27,7 @@ from userdp.claims.lineage import (
 from userdp.core.errors import UserdpError
 from userdp.ledger import Charge, History, RunRecord, StoreLedger
 from userdp.ledger.charged_parts import Part, Query, Steps, Unclaimed, of_budget
-from userdp.ledger.lines import Chosen, Open
+from userdp.ledger.lines import Chosen, Open, Release
 
 # A store with a budget pays every line of its ledger by its filter; without one, charges add up
 # (basic composition).
@@ -161,7 +161,29 @@ _OF_MODELS = {"audit", "evaluate", "generate --check", "personalize", "predict",
 """Looks that tell models apart; others tell of text."""
 
 
-def chosen_among(run: RunRecord) -> str | None:
+def store_of(run: RunRecord) -> History | None:
+    """What the store of a run's people knows; None where it is not here, or not to be read."""
+    with suppress(UserdpError):  # the file that names it is the operator's, and others read claims
+        for store in filter(Path.is_dir, run.folder.stores or ()):
+            with suppress(UserdpError):  # one that is damaged knows nothing
+                history = StoreLedger(store).history()
+                if run.run_id in history.ids:
+                    return history
+    return None
+
+
+def meanwhile(run: RunRecord, history: History | None) -> Lineage:
+    """What a loop of somebody's own may have followed that has not ended: its own ledger tells it
+    at the end only, and its store at any time.
+    """
+    charge = history.charges.get(run.run_id) if history else None
+    if history is None or charge is None or not charge.steered or run.finish is not None:
+        return Lineage()
+    ended, _ = history.settled.get(run.run_id, (None, None))
+    return lineage_between(history, after=history.at[run.run_id], before=ended)
+
+
+def chosen_among(run: RunRecord, history: History | None) -> str | None:
     """What a run may have been chosen among, in words, as the store of its people knows.
 
     A run's claim is of one run. Whoever trains several on the same people and shows the best of
@@ -172,19 +194,21 @@ def chosen_among(run: RunRecord) -> str | None:
     chosen among all runs of its store. What they released chose at no price only among those that
     no part of its claim pays for: a budget with a filter and a tuning pay for all of theirs.
 
+    Args:
+        run: the run.
+        history: of that store (`store_of`).
+
     Returns:
         None where the run claims nothing, where nothing names the store, as in an export, and where
         the store knows of no choice.
     """
-    unclaimed = run.plan is None or isinstance(run.begin.payer, Unclaimed)
-    stores = None if unclaimed else run.folder.stores
-    if stores is None:
+    if run.plan is None or isinstance(run.begin.payer, Unclaimed):
         return None
-    for store in filter(Path.is_dir, stores):
-        with suppress(UserdpError):  # one that is damaged knows nothing
-            history = StoreLedger(store).history()
-            if run.run_id in history.ids:
-                return _among(run, history)
+    if history is not None:
+        return _among(run, history)
+    with suppress(UserdpError):
+        if run.folder.stores is None:
+            return None
     return "other runs over the same people, of which only their store knows, and it is not here"
 
 
@@ -193,7 +217,9 @@ def _among(run: RunRecord, history: History) -> str | None:
     # Of a tuning's winner its trials are one with it.
     begun, tuning = history.tunings.get(run.run_id, (0, None))
     grid = () if tuning is None else tuning.constants
-    ours = {one.run_id for one in history.charged(after=begun) if one.constants in grid}
+    ended = next((at for at, line in history.of(Release) if line.run_id == run.run_id), None)
+    trials = history.charged(after=begun, before=ended)
+    ours = {one.run_id for one in trials if one.constants in grid}
     runs = [one for one in history.charged() if not isinstance(one.pays_for, Unclaimed | Query)]
     others = [one for one in runs if one.run_id not in {run.run_id, *ours}]
     if not others:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from userdp.claims.claims import foreseen
+from userdp.claims.lineage import Lineage
 from userdp.claims.weights import Subject, ancestry
 from userdp.commands.arguments import refuse, require_new
 from userdp.commands.budget_overview import share_of, spent
@@ -123,7 +124,11 @@ def plan(
     prediction, notes = dict(proposal.prediction), list(proposal.notes)
     if hardware is not None:
         prediction["cost"] = _cost(proposal, meta, config, hardware)
-    base = None if model is None else ancestry(Subject(name=str(model), loaded=True), ledger)
+    base = Lineage() if model is None else ancestry(Subject(name=str(model), loaded=True), ledger)
+    if any("text_lineage" in facts for facts in meta.sources):
+        from userdp.training.model_origin import lineage_of_text  # loads torch
+
+        base += lineage_of_text(UserStore.open(path, fixed_graph=True))
     prediction["claim"] = foreseen(history, proposal.plan, base=base)
     if history.budget is not None:
         opened = history.budget.filter

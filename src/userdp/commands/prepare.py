@@ -85,7 +85,7 @@ def prepare(
         append: add to the store that lies there, which keeps its tokenizer, length and fractions.
         overwrite: replace the store that lies there; its privacy ledger is kept.
         ledger: a privacy ledger that other stores of the same people name too, so that what they
-            are charged adds up: a file, begun with the first charge.
+            are charged adds up: a file, begun now if it is not there.
         progress: receives the progress; by default a bar, or lines where stderr is no terminal.
         fields: what concerns only some kinds of source: fields of `InputOptions`, as ``date``.
 
@@ -118,8 +118,7 @@ def prepare(
             "tokenizer_config.json or chat_template.jinja, as --tokenizer.",
         )
     usual = KINDS[records.kind].split if records.kind in KINDS else SplitRule.HASH
-    if kept is not None:  # as the store was prepared
-        usual = SplitRule(kept.sources[-1]["split"])
+    usual = SplitRule(kept.sources[-1]["split"]) if kept else usual  # as it was prepared
     how: dict[str, Any] = {"split": usual if split is None else SplitRule(split)}
     how |= {"engine": Engine(engine), "memory_limit": memory_limit}
     if not append:
@@ -133,7 +132,8 @@ def prepare(
     with held() as signals:  # the store stands: what remains is short, and belongs to it
         if shared is not None:
             StoreLedger.share(place, shared)
-        if StoreLedger(place).history().lines:  # the counts are shown to who may charge it next
+        # The counts are shown to who may charge it next; a shared ledger has its first line now.
+        if StoreLedger(place).history().lines[1:]:
             StoreLedger(place).look("prepare")
         store = UserStore.open(place, fixed_graph=True)
         signals.heard = False

@@ -157,8 +157,7 @@ def settle(run: str | os.PathLike[str]) -> dict[str, Any]:
             "place before",
             hint="settle the run where its store lies",
         )
-    ledger = StoreLedger(store)
-    history = ledger.history()
+    history = (ledger := StoreLedger(store)).history()
     # Until it is closed, nobody takes a step in any folder of the run.
     with closing(ledger.counter(run_id, begun=run_id in history.openings)) as counter:
         ledger.append(Settle(run_id=run_id, early=True))

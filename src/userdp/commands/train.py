@@ -272,6 +272,7 @@ def _announce_claim(people: UserStore, plan: Plan, learned: TrainConfig, run: Ru
     from userdp.claims.weights import Subject, ancestry
     from userdp.commands.progress import say
     from userdp.ledger import StoreLedger
+    from userdp.training.model_origin import lineage_of_text
 
     if not plan.sampling.covered:
         warn(
@@ -281,6 +282,6 @@ def _announce_claim(people: UserStore, plan: Plan, learned: TrainConfig, run: Ru
         return
     ledger = StoreLedger(people.path)
     history, base = ledger.history(), ancestry(Subject(name=learned.model, loaded=True), ledger)
-    to_come = foreseen(history, plan, base=base)
+    to_come = foreseen(history, plan, base=base + lineage_of_text(people))
     if run.slot is None and (len(to_come["parts"]) > 1 or history.budget is not None):
         say(f"The model will claim {foreseen_in_words(to_come)}.")

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Self
 
 from userdp.claims import Claim
-from userdp.claims.ledger_lineage import run_lineage
+from userdp.claims.ledger_lineage import meanwhile, run_lineage, store_of
 from userdp.claims.lineage import Condition, ConditionKind, Lineage, about, of_parts
 from userdp.core.errors import UseError
 from userdp.core.files import read_json
@@ -207,8 +207,7 @@ class FederationPlan(Saved):
         if not isinstance(self.local, Plan):
             return (self.guarantee(),)
         chosen = algorithm_of(self.algorithm)
-        further = chosen.further_claims(self.local, most=self.most_local_steps)
-        return (self.guarantee(), *further)
+        return (self.guarantee(), *chosen.further_claims(self.local, most=self.most_local_steps))
 
 
 def federation_claim(plan: FederationPlan, runs: Iterable[Path], *, spread: bool = True) -> Claim:
@@ -272,5 +271,6 @@ def _besides(run: RunRecord) -> Lineage:
     Where a budget of the silo's store pays for these steps, all of it stays beside the federation's
     price, since it may hold other runs.
     """
-    lineage, priced = run_lineage(run), run.plan and Steps(id=run.run_id, plan=run.plan)
+    lineage = run_lineage(run) + meanwhile(run, store_of(run))
+    priced = run.plan and Steps(id=run.run_id, plan=run.plan)
     return of_parts((part for part in lineage.parts if part != priced), *lineage.conditions)

@@ -137,9 +137,12 @@ class Members:
 
     def ask(self, number: int, silos: tuple[int, ...], weights: Weights) -> dict[int, Weights]:
         """The updates of a round, without silos that fail or are late."""
-        self._greet()
-        present = set(self._grid.get_node_ids())
-        silo_of = {self._nodes[silo]: silo for silo in silos if self._nodes.get(silo) in present}
+        end, silo_of = time.monotonic() + self._timeout, dict[int, int]()
+        while not silo_of and time.monotonic() < end:  # a network that is down may come back
+            self._greet()
+            present = set(self._grid.get_node_ids())
+            silo_of = {self._nodes[one]: one for one in silos if self._nodes.get(one) in present}
+            time.sleep(0 if silo_of else 0.5)
         content = {ARRAYS: _record(weights), CONFIG: ConfigRecord({"round": number})}
         return {
             silo_of[node]: _weights(answer[ARRAYS])

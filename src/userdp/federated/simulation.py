@@ -27,6 +27,7 @@ from userdp.data.user_store import UserStore
 from userdp.federated.federation_plan import PLAN_FILE, SPREAD_FILE, STORE, FederationPlan
 from userdp.federated.rounds import MODEL_FILE, Weights, load_weights, run_rounds
 from userdp.federated.silo import Silo, build_model, put_weights, silo_folder, weights_of
+from userdp.ledger import StoreLedger
 from userdp.plans import Plan
 from userdp.sampling.base import Indices
 from userdp.training.devices import AUTO, choose_device
@@ -214,6 +215,7 @@ def measure(folder: Path, plan: FederationPlan, *, device: str = AUTO) -> dict[s
             counts = store.split(Split.TRAIN).counts
             over += float(np.maximum(counts - plan.local.sampling.group_size, 0).sum())
         if len(store.split(Split.HELD_OUT_EXAMPLES).counts):
+            StoreLedger(store.path).look("evaluate")
             found.append(evaluate(model, store, Split.HELD_OUT_EXAMPLES, loss=loss)[0])
     losses = math.fsum(one["loss"] * one["tokens"] for one in found)
     return {

@@ -22,7 +22,7 @@ OF_THE_CURVE = "the mechanism's own trade-off curve"
 OF_THE_CLAIM = "ε and δ alone"
 REFERENCES = (1.0, 8.0)
 """The ε of the curves beside which a single claim's own is drawn."""
-_MOST_EPSILON = 600.0  # of the search along a curve: beyond it nothing is promised anyway
+MOST_EPSILON = 600.0  # of the search along a curve: beyond it nothing is promised anyway
 _FRACTIONS = (0.0, 0.04, 0.1, 0.18, 0.28, 0.4, 0.52, 0.66, 0.82, 1.0)
 """Of an ε: where δ is asked for a curve. More points would only lower it."""
 
@@ -84,7 +84,7 @@ def meaning_of(epsilon: float, delta: float, mechanism: NoisySteps | None = None
     curve = DeltaCurve(epsilons=(epsilon,), deltas=(delta,))
     guess, detection = curve.best_guess, curve.max_true_positive_rate(FALSE_ALARMS)
     if mechanism is not None and epsilon > 0:
-        most = min(epsilon, _MOST_EPSILON)
+        most = min(epsilon, MOST_EPSILON)
         own = curve_at(_delta_of(mechanism), FALSE_ALARMS, most_epsilon=most)
         guess = min(guess, own.best_guess)
         detection = min(detection, own.max_true_positive_rate(FALSE_ALARMS))
@@ -112,7 +112,7 @@ def curves_of(claims: Sequence[Claim]) -> tuple[list[DeltaCurve], dict[float, De
     mechanisms = [
         (one.mechanism, epsilon)
         for one, (epsilon, _) in zip(claims, told, strict=True)
-        if one.mechanism is not None and 0 < epsilon < _MOST_EPSILON
+        if one.mechanism is not None and 0 < epsilon < MOST_EPSILON
     ]
     if len(mechanisms) < len(claims):
         curves = [DeltaCurve(epsilons=(epsilon,), deltas=(delta,)) for epsilon, delta in told]

@@ -264,9 +264,15 @@ def _losses(pairs: Sequence[_Pair]) -> Table:
         }
         for run, facts in pairs
         for split, both in facts.final.items()
-        for before, after in [(both.get("base", {}), both.get("model", {}))]
+        for before, after in [_of_same_people(both)]
     ]
     return table_of(rows, sparse=True, key="After", caption="Loss, in nats per token")
+
+
+def _of_same_people(both: Mapping[str, Line]) -> tuple[Line, Line]:
+    """What was measured of the base and of the model, the latter last; the base on as many."""
+    base, model = both.get("base", {}), both.get("model", {})
+    return (base if base.get("users") == model.get("users") else {}), model
 
 
 def _steps(pairs: Sequence[_Pair]) -> Table:

@@ -18,7 +18,7 @@ from userdp.core.vocabulary import epsilon_up, round_up
 from userdp.reporting.assumptions import assumptions_of
 from userdp.reporting.drawing import MOST_SERIES, Plot, Series, image
 from userdp.reporting.facts import About, Facts
-from userdp.reporting.meaning import curves_of
+from userdp.reporting.meaning import MOST_EPSILON, curves_of
 from userdp.reporting.operator_part import OperatorFacts, operator_view
 from userdp.reporting.rendering import delta_text, render
 from userdp.version import __version__
@@ -92,7 +92,10 @@ def _public(runs: Sequence[Facts], about: About | None, store: Claim | None) -> 
         "comparison": compare(runs),
         "matter": rests[:MOST_TOLD],
         "others": rests[MOST_TOLD:],
-        "exact": all(run.claim.mechanism is not None for run in private),
+        "exact": all(
+            run.claim.mechanism is not None and 0 < run.guarantee.epsilon < MOST_EPSILON
+            for run in private[:MOST_SERIES]
+        ),
         "figure": plot and {"source": image(plot), "words": plot.in_words},
         "version": __version__,
     }
@@ -166,8 +169,8 @@ def compare(runs: Sequence[Facts]) -> Comparison:
     warnings = {
         "These runs make different kinds of claim, so their ε cannot be compared, and no sum of "
         f"them bounds what they tell together. {listed}.": len(kinds) > 1,
-        "These runs are on different user stores: each ε is about the people of its own, and "
-        "losses measured on different people say little side by side.": len(
+        "These runs are on different user stores, or states of one: for somebody who is in several "
+        "their ε add up, and losses measured on different people say little side by side.": len(
             {store for store, _ in people}
         )
         > 1,

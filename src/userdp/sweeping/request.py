@@ -28,6 +28,7 @@ from userdp.queries.statistics import require_one_owner
 from userdp.training.causal_models import load_model
 from userdp.training.checks_before_charge import require_covered
 from userdp.training.config import TrainConfig, changed
+from userdp.training.model_origin import digests_of, made_with, require_made_for
 
 SCORES_SHARE = 0.1
 """Of the budget, for all scores of a fixed grid, if nothing else is asked for."""
@@ -206,11 +207,14 @@ def build_request(
             f"the store holds nothing in split {scored.name}: there is no loss to choose by",
             hint="prepare it with --held-out-users 0.1",
         )
+    model = load_model(candidates[0].config, store)  # one that does not fit must cost nothing
     for candidate in candidates:
         require_covered(store, candidate.plan)
         if candidate.config.selection.scored:
             raise UseError("a tuning scores no examples: no selection by perplexity")
-    load_model(candidates[0].config, store)  # a model that does not fit must cost nothing
+        if (measured := candidate.plan.made_for) is not None:
+            made = made_with(candidate.config, weights=digests_of(model).whole)
+            require_made_for(measured, store, made)
     selects = mode is TuningMode.PRIVATE_SELECTION
     if selects and choice.mean_trials is None:
         raise UseError(

@@ -143,8 +143,7 @@ def run_sweep(
     left = "between two steps: trials and scores that are finished are kept"
     with on_interrupt(Interrupted(left, resume=True), always=True):
         files.sweep(out)
-        shown = progress or Progress()
-        return _Sweep(store=store, folder=folder, device=device, shown=shown).run()
+        return _Sweep(store=store, folder=folder, device=device, shown=progress or Progress()).run()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -265,8 +264,7 @@ class _Sweep:
             score = selection_score(losses, **price)
             drawn = lines.Answer(run_id=RunRecord.read(run.path).run_id, value=score.value)
             # The first score of a trial that was scored before: nobody would pay for a second.
-            answers = StoreLedger(store.path).append(drawn).answers
-            return replace(score, value=answers[drawn.run_id])
+            return replace(score, value=StoreLedger(store.path).append(drawn).answers[drawn.run_id])
         subject = f"loss on {request.split}, sweep {self.folder.begun.sweep_id} trial {number:03d}"
         lineage = run_lineage(RunRecord.read(run.path))
         # Every trial is scored, so that being scored is no choice.

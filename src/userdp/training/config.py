@@ -212,8 +212,7 @@ class TrainConfig:
         schedule: Any = self.schedule
         adam = self.optimizer is OptimizerName.ADAMW  # it keeps a mean of earlier gradients
         if schedule is None:
-            follows = rate is None and adam
-            usual = Schedule.FOLLOWING if follows else Schedule.CONSTANT
+            usual = Schedule.FOLLOWING if rate is None and adam else Schedule.CONSTANT
             object.__setattr__(self, "schedule", usual)
         elif schedule is Schedule.FOLLOWING and not adam:
             raise UseError(
@@ -261,8 +260,7 @@ def train_config(values: Mapping[str, Any]) -> TrainConfig:
         UseError: a field is unknown or of the wrong kind, for instance of another version.
     """
     known: dict[str, Any] = {name: values.get(name) for name in ("lora_rank", "learning_rate")}
-    usual = encode(TrainConfig(**known))
-    return decode(TrainConfig, {**usual, **values}, what="the configuration")
+    return decode(TrainConfig, encode(TrainConfig(**known)) | values, what="the configuration")
 
 
 def changed(config: TrainConfig, **fields: Any) -> TrainConfig:

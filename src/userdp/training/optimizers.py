@@ -68,8 +68,7 @@ def learning_rate(config: TrainConfig, *, step: int, steps: int) -> float:
     """
     if step <= config.warmup_steps:
         return config.learning_rate * step / config.warmup_steps
-    span = max(1, steps - config.warmup_steps)
-    done = min(1.0, (step - config.warmup_steps - 1) / span)
+    done = min(1.0, (step - config.warmup_steps - 1) / max(1, steps - config.warmup_steps))
     factor = {
         Schedule.FOLLOWING: 1.0,
         Schedule.CONSTANT: 1.0,

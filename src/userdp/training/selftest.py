@@ -211,8 +211,7 @@ class Scene:
         )
         how: dict[str, Any] = {"l2_clip_norm": self.l2_clip_norm}
         how["micro_batch"] = len(self.units.lengths)
-        summed = engine(self.model, causal_lm_loss, own, **how)
-        total, _ = dealing.together(summed, len(mine.users))
+        total, _ = dealing.together(engine(self.model, causal_lm_loss, own, **how), len(mine.users))
         owners_to_all(self.world, total.value)
         return {name: value.cpu() for name, value in total.value.items()}
 

@@ -319,7 +319,8 @@ class UserLevelMixin(Trainer):  # type: ignore[misc]  # transformers leaves its 
             self.state.stateful_callbacks[_SEAL] = {"run_id": run_id, "weights": weights}
         elif is_finished(folder.path):
             released = folder.adapter if folder.adapter.is_dir() else folder.model
-            shutil.copytree(released, place, dirs_exist_ok=True)
+            if place not in (folder.model, folder.adapter):  # which are there as they were released
+                shutil.copytree(released, place, dirs_exist_ok=True)
         else:
             raise UseError(
                 "planned steps remain: the model is released when the last of them is done",
@@ -423,5 +424,7 @@ class StopWhenAsked(TrainerCallback):  # type: ignore[misc]  # transformers has 
 
     def on_step_end(self, args: Any, state: Any, control: Any, **others: Any) -> None:
         """After the optimizer's step: what was charged is applied."""
+        # A disk that is too small must not be found after the last step, when all are charged.
+        control.should_save |= state.global_step == 1
         if self._signals.heard:
             control.should_save = control.should_training_stop = True
