@@ -33,13 +33,8 @@ def audit_store(folder, users=200):
 
 
 def audit_plan(**changes):
-    values = {
-        "population": 200,
-        "cohort_size": 20,
-        "group_size": 2,
-        "steps": 25,
-        "noise_multiplier": 1.0,
-    }
+    values = {"population": 200, "cohort_size": 20, "group_size": 2}
+    values |= {"steps": 25, "noise_multiplier": 1.0}
     return uls_plan(**{**values, **changes})
 
 

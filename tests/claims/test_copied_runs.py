@@ -7,7 +7,7 @@ import pytest
 from tests.ledger.runs import copied, go_on, new_store, opened
 from tests.plans import uls_plan
 from userdp.claims import claim
-from userdp.claims.lineage import ConditionKind
+from userdp.claims.lineage import ConditionKind, Lineage
 from userdp.data.user_store import UserStore
 from userdp.ledger import RunRecord, StoreLedger
 from userdp.ledger.lines import Open
@@ -47,7 +47,14 @@ def test_invariant_12_twin_a_lineage_that_was_fixed_at_the_first_opening_says_no
     go_on(copy, there, PLAN.steps)
     of = RunRecord.of
     monkeypatch.setattr(RunRecord, "of", lambda run, kind: [] if kind is Open else of(run, kind))
+    monkeypatch.setattr("userdp.claims.claims.meanwhile", lambda run, store: Lineage())
     assert kinds(copy) == set()
+
+
+def test_an_open_loop_says_what_was_shown_meanwhile(copies):
+    here, run, *_ = copies
+    StoreLedger(here.path).look("stats")
+    assert kinds(run) == kinds(here.path) == {ConditionKind.LOOKS}
 
 
 def test_what_the_weights_descend_from_is_what_the_ledger_says(copies):

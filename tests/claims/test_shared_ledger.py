@@ -32,6 +32,11 @@ def train(people, store, run):
     )  # fmt: skip
 
 
+def test_a_budget_may_be_opened_before_anything_was_charged(people):
+    Teller().done("store", "budget", people / "a", "--epsilon", 8, "--delta", 1e-6)
+    assert Teller().done("store", "budget", people / "b")["epsilon"] == 8
+
+
 def test_runs_lie_beside_a_shared_ledger(people):
     """``--out runs/one`` in the folder of ``people.jsonl`` is where tutorials put runs."""
     (people / "runs").mkdir()

@@ -33,17 +33,8 @@ TEXTS: list[Any] = [
     "x" * 100_000, "\r\n".join(["CRLF"] * 9), None, 3, 1e400, [], ["text"], {"a": "b"},
     "From ana@x.org Mon May 14 16:39:00 2001\nFrom: x@y\n\nhi", [{"role": "user", "content": "x"}],
 ]  # fmt: skip
-BYTES = [
-    b"\xff\xfe",
-    b"\xc3\x28",
-    b"\xed\xa0\x80",
-    b"\0",
-    b"\r\n",
-    b"\n\n",
-    b"{",
-    b'"',
-    b"[" * 3000,
-]
+BYTES = [b"\xff\xfe", b"\xc3\x28", b"\xed\xa0\x80", b"\0", b"\r\n", b"\n\n"]
+BYTES += [b"{", b'"', b"[" * 3000]
 INPUTS = ["rows"] * len(CASES) + [name for name in CASES if name != "git"]
 
 

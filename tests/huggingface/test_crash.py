@@ -132,6 +132,6 @@ def test_invariant_7_ctrl_c_seals_the_step_that_was_charged(tmp_path):
     assert caught.value.resume
     assert not are_held()
     assert attempts(output) == 3
-    assert [updates(path) for path in whole(output).values()] == [3]
+    assert {updates(path) for path in whole(output).values()} == {1, 3}
     trainer(tmp_path, arguments=never).train(resume_from_checkpoint=True)
     assert attempts(output) == 5

@@ -21,6 +21,7 @@ from tests.training.processes import start
 from tests.training.toy import CONFIG, attempts, lines
 from userdp.accounting.private_selection import PoissonNumber
 from userdp.claims import claim
+from userdp.claims.claims import store_claim
 from userdp.cli.app import run as userdp
 from userdp.core import files
 from userdp.core.codec import encode
@@ -116,6 +117,13 @@ def test_composition_charges_every_run_and_score_and_claims_them_all(store, tmp_
     assert kinds(store).count("charge") == 2 + 4  # runs and scores
     assert not result.to_dict()["operator_only"]
     assert "2 candidates" in read_run(tmp_path / "sweep" / "winner").settings["plan_basis"]
+    # Over its own charge alone, a run on the winner counts what the winner cost.
+    winner = dataclasses.replace(CONFIG, model=str(tmp_path / "sweep" / "winner" / "model"))
+    train(store, PLAN, winner, out=tmp_path / "on")
+    history = StoreLedger(store.path).history()
+    last = {name: one for name, one in history.charges.items() if one.is_run and one.base}
+    alone = store_claim(dataclasses.replace(history, charges=last)).guarantee
+    assert alone.epsilon > 0.9 * found.epsilon > 5 * PLAN.guarantee().epsilon
     # A score that a crash took after its charge is not drawn again.
     (tmp_path / "sweep" / "scores" / "001.json").unlink()
     before = (store.path / "ledger.jsonl").read_bytes()
