@@ -88,7 +88,7 @@ LOSSES = {
     "adapters from elsewhere": ([origin_module], "are_fresh", lambda *args: True,
                                 "adapters:moved"),
     "known adapters": ([admission_module], "is_new", of_winners, "plain_adapters adapters:newest"),
-    "what followed": ([claims_module], "chosen_among", lambda run: None, "best_of_three"),
+    "what followed": ([claims_module], "chosen_among", lambda run, store: None, "best_of_three"),
     "what a loop saw": ([store_module.StoreLedger], "look", look_of_no_loop, "loop:steered"),
 }  # fmt: skip
 

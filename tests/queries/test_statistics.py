@@ -10,12 +10,11 @@ import pytest
 
 from tests.ledgers import reserve
 from tests.plans import uls_plan
-from userdp.accounting.filters import RenyiFilter
 from userdp.claims import claim
 from userdp.cli.app import run
+from userdp.commands.store import budget
 from userdp.core.errors import UseError
 from userdp.ledger import StoreLedger
-from userdp.ledger.lines import OpenBudget
 from userdp.queries import release
 from userdp.queries import statistics as module
 from userdp.queries.statistics import (
@@ -135,8 +134,7 @@ def test_answers_are_charged_even_if_none_is_drawn(store, monkeypatch):
 
 
 def test_what_a_budget_refuses_in_part_is_not_charged_in_part(store):
-    opened = RenyiFilter.opened(epsilon=1.0, delta=1e-5)
-    StoreLedger(store.path).append(OpenBudget(run_id="b", filter=opened))
+    budget(store.path, epsilon=1.0, delta=1e-5)
     with pytest.raises(UseError, match="beyond its budget"):
         charge(store, [("small", 0.1), ("large", 5.0)])
     assert StoreLedger(store.path).history().charges == {}
