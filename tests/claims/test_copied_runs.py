@@ -7,7 +7,8 @@ import pytest
 from tests.ledger.runs import copied, go_on, new_store, opened
 from tests.plans import uls_plan
 from userdp.claims import claim
-from userdp.claims.lineage import ConditionKind, Lineage
+from userdp.claims.ledger_lineage import run_lineage
+from userdp.claims.lineage import COPIED, ConditionKind, Lineage
 from userdp.data.user_store import UserStore
 from userdp.ledger import RunRecord, StoreLedger
 from userdp.ledger.lines import Open
@@ -34,8 +35,8 @@ def test_invariant_12_each_copy_of_store_and_run_goes_on_and_the_copies_say_so(c
     here, run, there, copy = copies
     go_on(copy, there, PLAN.steps)
     go_on(run, here, PLAN.steps)
-    assert claim(copy).complete
-    assert claim(copy).guarantee == PLAN.guarantee()
+    assert (claim(copy).complete, claim(copy).guarantee) == (True, PLAN.guarantee())
+    assert COPIED in run_lineage(RunRecord.read(copy)).conditions, "by its own ledger"
     assert kinds(copy) == kinds(there.path) == {ConditionKind.COPY}
     assert kinds(run) == kinds(here.path) == set(), "nothing tells the first that it was copied"
 
