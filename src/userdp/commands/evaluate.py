@@ -92,9 +92,9 @@ def evaluate(
     private = epsilon is not None
     refuse({
         "local.… says nothing without --personalize": local is not None and not personalize,
-        "--personalize measures held-out users, and --lora-rank is of their models": (
-            lora_rank is not None and not personalize) or (
-            personalize and splits not in ([], [Split.HELD_OUT_USERS])),
+        "--lora-rank is of users' own models: add --personalize": lora_rank and not personalize,
+        "--personalize measures held-out users: leave --split out": personalize
+        and splits not in ([], [Split.HELD_OUT_USERS]),
         "loss_bound and difference_bound need --epsilon": not private and any(bounds.values()),
         "--personalize measures exactly: nothing is released under DP": private and personalize,
         "--no-base leaves out what --difference-bound bounds": difference_bound and not base,
