@@ -91,10 +91,7 @@ def test_horizontal_composition_charges_every_silo_that_may_hold_the_subject():
         made.schedule(41)
 
 
-@pytest.mark.parametrize(
-    ("algorithm", "flaw"),
-    [("local-group-dp", "b"), ("user-ldp", "e")],
-)
+@pytest.mark.parametrize(("algorithm", "flaw"), [("local-group-dp", "b"), ("user-ldp", "e")])
 def test_broken_twin_published_noise_is_caught_by_the_sound_price(algorithm, flaw):
     """The paper's noise, run under sound conditions, costs more than its promised ε = 4."""
     assert flaw in FLAWS[algorithm]

@@ -147,9 +147,7 @@ def goes_on_where_it_failed(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Task, "zero", zero)
 
 
-def test_invariant_9_twin_a_sum_that_keeps_a_part_of_the_attempt_is_caught(
-    monkeypatch,
-):
+def test_invariant_9_twin_a_sum_that_keeps_a_part_of_the_attempt_is_caught(monkeypatch):
     computed = Computed("auto")
     exact = computed.sum(MICRO_BATCH // 2)
     computed.memory.at = computed.passes - 1

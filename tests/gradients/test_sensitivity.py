@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from types import SimpleNamespace
@@ -97,6 +97,25 @@ def long_row() -> Iterator[Setup]:
         for place, length in enumerate([60, *[14, 12] * 6])
     ]
     yield Setup(model, causal_lm_loss, cohort, 0.1, (0,))
+
+
+def rounded_by_shape(product: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """As on a processor that adds up a product's terms in an order that its rows decide."""
+
+    def rounded(*arguments: Tensor, **options: Any) -> Tensor:
+        found = product(*arguments, **options)
+        return found * (1 + (found[..., 0].numel() + torch.arange(found.shape[-1])) % 3 * 2**-23)
+
+    return rounded
+
+
+@contextmanager
+def products_that_round_by_shape() -> Iterator[None]:
+    """Many processors do. One with AMX did so for one or two rows alone, and showed no hazard."""
+    with pytest.MonkeyPatch.context() as patched:
+        for where, name in ((nn.functional, "linear"), (torch, "addmm")):
+            patched.setattr(where, name, rounded_by_shape(getattr(where, name)))
+        yield
 
 
 def grown_weights() -> Iterator[Setup]:
@@ -197,7 +216,7 @@ HAZARDS: dict[str, Hazard] = {
             (choice, "disagreement", lambda task: None),
             (rows, "steps", lambda call, result: False),
         ],
-        moved=1.005,
+        moved=1.5,
         way="refused",
     ),
 }
@@ -205,8 +224,9 @@ HAZARDS: dict[str, Hazard] = {
 
 @pytest.mark.parametrize("name", HAZARDS)
 def test_invariant_3_a_hazard_moves_the_sum_by_at_most_the_clip_norm(name: str) -> None:
-    way, refused = HAZARDS[name].way, pytest.raises(UseError, match="on made-up rows")
-    with counted_reference() as alone, refused if way == "refused" else nullcontext():
+    way = HAZARDS[name].way
+    told = pytest.raises(UseError, match="on made-up rows") if way == "refused" else nullcontext()
+    with products_that_round_by_shape(), counted_reference() as alone, told:
         assert all(one.largest_move() <= 1 for one in HAZARDS[name].setups())
     assert sum(alone) or way != "alone"
 
@@ -216,14 +236,15 @@ def test_invariant_3_twin_a_hazard_without_its_defence_is_caught(name, monkeypat
     hazard = HAZARDS[name]
     for where, attribute, value in hazard.undefended:
         monkeypatch.setattr(where, attribute, value)
-    assert any(one.largest_move() > hazard.moved for one in hazard.setups())
+    with products_that_round_by_shape():
+        assert any(one.largest_move() > hazard.moved for one in hazard.setups())
 
 
 def shares_passes(model: nn.Module, loss: Loss) -> bool:
     """Whether none of eight units is computed by itself."""
-    units = Units.from_rows(ragged([1] * 8, seed=1, shortest=8, longest=8))
+    eight = Units.from_rows(ragged([1] * 8, seed=1, shortest=8, longest=8))
     with counted_reference() as alone:
-        get_engine("auto")(model, loss, units, l2_clip_norm=0.05, micro_batch=4)
+        get_engine("auto")(model, loss, eight, l2_clip_norm=0.05, micro_batch=4)
     return not any(alone)
 
 

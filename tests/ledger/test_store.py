@@ -80,9 +80,7 @@ def test_invariant_12_a_copied_store_says_that_it_counts_on_no_other_copy(store,
     assert kinds(store.rename(store.with_name("moved"))) == set(), "the same file elsewhere"
 
 
-def test_invariant_12_a_store_that_was_put_back_whole_knows_that_steps_were_taken_since(
-    tmp_path,
-):
+def test_invariant_12_a_store_that_was_put_back_whole_knows_that_steps_were_taken_since(tmp_path):
     """Ledger and place agree, as they did then; what was counted beside them does not."""
     StoreLedger(tmp_path).look("stats")
     kept = {name: (tmp_path / name).read_bytes() for name in ("ledger.jsonl", "ledger.json")}

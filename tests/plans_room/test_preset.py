@@ -59,11 +59,7 @@ def test_only_the_kind_of_training_moves_the_learning_rate():
 
 @pytest.mark.parametrize(
     ("named", "values"),
-    [
-        ("epsilon", (0, math.nan, math.inf)),
-        ("population", (0, 1000.5)),
-        ("delta", (1, math.nan)),
-    ],
+    [("epsilon", (0, math.nan, math.inf)), ("population", (0, 1000.5)), ("delta", (1, math.nan))],
 )
 def test_what_is_out_of_range_is_refused_by_name(named, values):
     for value in values:

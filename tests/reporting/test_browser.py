@@ -72,10 +72,7 @@ def full(tmp_path_factory: pytest.TempPathFactory) -> str:
     return full_page(*(make(name, plan) for name, plan in plans.items()))
 
 
-@pytest.mark.parametrize(
-    ("name", "width", "dark"),
-    [("public", 400, False), ("full", 1600, True)],
-)
+@pytest.mark.parametrize(("name", "width", "dark"), [("public", 400, False), ("full", 1600, True)])
 def test_it_can_be_read_and_reached(
     request: pytest.FixtureRequest, tmp_path: Path, name: str, width: int, dark: bool
 ) -> None:
