@@ -28,13 +28,14 @@ help:
 
 install: $(STAMP)  ## create .venv and install userdp with the CPU build of PyTorch
 
-# What a user installs; developers need some 40 packages more, Spark and Flower among them, and the
-# site 40 again. Python compiles a module when it is first imported: compiling all of torch and
-# transformers takes longer.
+# What a user installs; developers need some 40 packages more, Flower among them, the slow tests Spark
+# (456 MB), and the site 40 again. Python compiles a module when it is first imported: compiling all of
+# torch and transformers takes longer. The pip of an older Python takes half as long again.
 $(STAMP): EXTRAS := [dev]
-$(DOCS): EXTRAS := [dev,docs]
+$(DOCS): EXTRAS := [dev,docs,spark]
 $(RUNTIME) $(STAMP) $(DOCS): pyproject.toml $(CONSTRAINTS)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(BIN)/python -m pip install --quiet --no-compile --constraint $(CONSTRAINTS) --editable '.$(EXTRAS)'
 	touch $(RUNTIME) $@
 

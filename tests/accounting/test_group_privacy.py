@@ -74,8 +74,7 @@ def test_group_epsilon_of_a_gaussian_bounds_the_truth(conversion):
     mu, delta = 0.3, 1e-6
     for k in (1, 2, 4, 8):
         found = group_epsilon(lambda e: gaussian_delta(mu, e), k, delta, conversion)
-        truth = gaussian_epsilon(k * mu, delta)
-        assert found >= truth
+        assert found >= gaussian_epsilon(k * mu, delta)
         at = found / k
         factor = math.exp(log_factor(conversion, at, k))
         assert gaussian_delta(mu, at) * factor == pytest.approx(delta, rel=1e-4)

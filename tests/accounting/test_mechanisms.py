@@ -23,8 +23,7 @@ def test_every_golden_delta_lies_in_the_bracket(case, direction):
     if case[direction]["delta"] is None:  # the oracle only knows that it is below 1e-150
         assert found.upper <= 1e-140
         return
-    truth = mpmath.mpf(case[direction]["delta"])
-    assert found.lower <= truth <= found.upper
+    assert found.lower <= mpmath.mpf(case[direction]["delta"]) <= found.upper
     assert found.upper - found.lower <= 1e-6 * found.upper
     assert found.note == ""
 

@@ -9,6 +9,7 @@ import pytest
 import userdp
 from tests.huggingface.toy import arguments, tokenized, toy_model, toy_tokenizer
 from tests.plans_room.conftest import synthetic_norms
+from tests.speed import fast_then_slow
 from tests.training.toy import CONFIG, private_run, sgd, toy_store
 from tests.training.toy import toy_model as new_model
 from userdp.sweeping.request import grid
@@ -37,7 +38,7 @@ def made(tmp_path_factory):
     return store, proposal, folder
 
 
-@pytest.fixture(params=FORMS)
+@pytest.fixture(params=fast_then_slow(FORMS, fast=3))
 def given(made, request):
     _, proposal, folder = made
     return FORMS[request.param](proposal, folder), proposal.plan

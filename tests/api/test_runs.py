@@ -23,8 +23,7 @@ def store(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def run(store, tmp_path_factory):
-    out = tmp_path_factory.mktemp("runs") / "run"
-    return userdp.train(store, PLAN, out=out, config=CONFIG)
+    return userdp.train(store, PLAN, out=tmp_path_factory.mktemp("runs") / "run", config=CONFIG)
 
 
 def test_every_public_name_is_there():
@@ -45,11 +44,9 @@ def test_a_run_claims_its_plan(run):
 def test_the_command_prints_what_the_function_returns(store, run, tmp_path):
     tell = Teller()
     _, told = tell("evaluate", run.path, "--store", store.path, "--split", "held-out-users")
-    exact = userdp.evaluate(run, store=store, split="held-out-users")
-    assert plain(exact) == told
+    assert plain(userdp.evaluate(run, store=store, split="held-out-users")) == told
     _, told = tell("report", run.path, "--out", tmp_path / "report.html", "--overwrite")
-    again = userdp.report(run, out=tmp_path / "report.html", overwrite=True)
-    assert plain(again) == told
+    assert plain(userdp.report(run, out=tmp_path / "report.html", overwrite=True)) == told
 
 
 def test_answers_become_frames(store, run, tmp_path):
@@ -64,8 +61,7 @@ def test_answers_become_frames(store, run, tmp_path):
 
 def test_a_field_beside_a_configuration_counts_and_a_misspelt_one_is_refused(store, tmp_path):
     run = userdp.train(store, PLAN, out=tmp_path / "run", config=CONFIG, learning_rate=0.1)
-    learned = RunFolder(run.path).read_train()["learning"]
-    assert learned == {**LEARNING, "learning_rate": 0.1}
+    assert RunFolder(run.path).read_train()["learning"] == {**LEARNING, "learning_rate": 0.1}
     with pytest.raises(userdp.UseError, match="lerning_rate") as told:
         userdp.train(store, PLAN, out=tmp_path / "other", lerning_rate=0.1)
     assert told.value.hint == "did you mean learning_rate?"

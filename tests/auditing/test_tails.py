@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from tests.speed import fast_then_slow
 from userdp.auditing.step_checks import (
     LEVEL,
     cosine_p_value,
@@ -23,11 +24,11 @@ def normal_p_value(seen, steps, near):
     return 2 * stats.norm.sf(abs(seen - steps * near) / math.sqrt(steps * near * (1 - near)))
 
 
-CASES = [(7, "1/3", 4), (9, "1/2", 4), (5, "1/10", 4), (3, "5/6", 4), (5, "99/100", 2)]
+CASES = [(5, "1/10", 4), (3, "5/6", 4), (5, "99/100", 2), (7, "1/3", 4), (9, "1/2", 4)]
 
 
 @pytest.mark.pitfall(number=41)
-@pytest.mark.parametrize(("population", "q", "steps"), CASES)
+@pytest.mark.parametrize(("population", "q", "steps"), fast_then_slow(CASES, fast=3))
 def test_draws_are_judged_by_the_tails_of_enumeration_and_a_broken_twin_is_caught(
     population, q, steps
 ):

@@ -79,5 +79,4 @@ def test_the_simulated_step_is_the_clipped_mean_and_the_noise(
 
     monkeypatch.setattr(torch.optim.AdamW, "step", seen)
     recipe.train(store.split(Split.TRAIN), toy_model(store), setting)
-    std = float(np.concatenate(moved).std())
-    assert (std == pytest.approx(0.5, rel=0.05)) == (not broken)
+    assert (float(np.concatenate(moved).std()) == pytest.approx(0.5, rel=0.05)) == (not broken)

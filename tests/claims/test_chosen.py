@@ -73,7 +73,7 @@ def test_a_run_whose_store_is_elsewhere_says_that_others_are_not_known(store, tm
     assert "only their store knows" in condition
 
 
-@pytest.mark.parametrize("mode", fast_then_slow(["non-private", "composition"]))
+@pytest.mark.parametrize("mode", fast_then_slow(["non-private", "composition"], fast=0))
 def test_a_trial_of_a_sweep_claims_no_more_than_its_winner(store, tmp_path, mode):
     """The first trial has nothing before it: its ledger alone would claim one run."""
     swept(store, tmp_path / "sweep", request(store, mode))

@@ -49,6 +49,7 @@ def go_on_without_it(folder: str) -> None:
     print(before["epsilon"], run["epsilon"], after["epsilon"], *words, sep=";")
 
 
+@pytest.mark.slow
 def test_all_commands_keep_the_line_and_charge_it_as_recorded(tmp_path):
     """Processes of their own: in this one another test may have imported the sampling."""
     toy_store(tmp_path, cycles(16))

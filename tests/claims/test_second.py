@@ -51,8 +51,7 @@ def test_it_counts_every_part_and_every_run_of_a_grid():
 @pytest.mark.parametrize("accountant", [Accountant.CONTOUR, Accountant.GROUP_PRIVACY])
 def test_example_level_sampling_and_group_privacy_have_one(accountant):
     plan = els_plan(steps=20, noise_multiplier=4.0, accountant=accountant)
-    told = claim_of(Steps(id="a", plan=plan))
-    second = second_opinion(told)
+    second = second_opinion(claim_of(Steps(id="a", plan=plan)))
     assert second is not None
     exact = claim_of(Steps(id="a", plan=replace(plan, accountant=Accountant.CONTOUR)))
     assert second.epsilon >= exact.guarantee.epsilon

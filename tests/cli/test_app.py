@@ -6,6 +6,8 @@ import sys
 
 import pytest
 
+from tests.speed import fast_then_slow
+
 PRICE = "--sampling-probability 0.1 --steps 3 --noise-multiplier 1 --delta 1e-5"
 
 
@@ -33,11 +35,11 @@ def test_a_disk_that_refuses_is_no_fault_of_the_program(userdp, monkeypatch, num
     assert "free some space" in said
 
 
-@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize("unbuffered", fast_then_slow(["", "1"]))
 @pytest.mark.parametrize(
     "line", [("account", "--json", *PRICE.split()), ("account", *PRICE.split()), ("--help",)]
 )
-@pytest.mark.parametrize("place", ["full", "closed"])
+@pytest.mark.parametrize("place", fast_then_slow(["full", "closed"]))
 def test_output_that_nobody_takes_ends_in_no_traceback(place, line, unbuffered):
     """As of ``userdp … | head`` and ``userdp … > /dev/full``."""
     reader, writer = os.pipe()

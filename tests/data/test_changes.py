@@ -19,6 +19,7 @@ from tests.data.corpora import (
     problems_of,
     view,
 )
+from tests.speed import fast_then_slow
 from userdp.core.errors import UseError
 from userdp.core.files import exclusive
 from userdp.data import store_meta as layout
@@ -84,7 +85,7 @@ def end_of_a_life(seed, folder, *, loss_mask=False):
 
 
 @pytest.mark.parametrize("loss_mask", [False, True])
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", fast_then_slow(range(2)))
 def test_any_life_of_a_store_ends_in_the_store_prepared_at_once(tmp_path, seed, loss_mask):
     store, whole = end_of_a_life(seed, tmp_path, loss_mask=loss_mask)
     assert view(store) == view(whole)

@@ -133,8 +133,7 @@ def words(tokens) -> str:
 
 def test_a_conversation_has_the_tokens_that_transformers_makes_of_it(tmp_path):
     """SentencePiece writes a blank before each text: of pieces there would be one before each."""
-    letters = models.BPE(unk_token="<unk>")
-    tokenizer = Tokenizer(letters)
+    tokenizer = Tokenizer(models.BPE(unk_token="<unk>"))
     tokenizer.normalizer = normalizers.Sequence(
         [normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")]
     )
@@ -175,8 +174,7 @@ def test_special_tokens_of_the_template_are_such_and_those_people_wrote_are_plai
     end = TOKENIZER.end_of_text_id
     rows = [{"user": "u", "prompt": "say <|endoftext|>", "completion": "<|endoftext|>!"}]
     file = write_jsonl(tmp_path / "a.jsonl", rows)
-    template = CHATML.replace("<|im_end|>", "<|endoftext|>")
-    options = SourceOptions(chat_template=template)
+    options = SourceOptions(chat_template=CHATML.replace("<|im_end|>", "<|endoftext|>"))
     store = store_of(
         tmp_path / "s", open_source([str(file)], kind="conversations", options=options)
     )

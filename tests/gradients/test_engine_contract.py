@@ -102,7 +102,7 @@ def oracle(name: str, model: nn.Module, units: Units, options: dict[str, Any]) -
     return reference(wide, causal_lm_loss, units, l2_clip_norm=clip, **options)
 
 
-@pytest.mark.parametrize("options", OPTIONS)
+@pytest.mark.parametrize("options", fast_then_slow(OPTIONS, fast=3))
 @pytest.mark.parametrize("trained", fast_then_slow(["", "att"]))
 @pytest.mark.parametrize("marked", fast_then_slow([True, False]))
 @pytest.mark.parametrize("family", fast_then_slow(FAMILIES))
@@ -125,7 +125,7 @@ def test_norms_and_sums_agree_with_the_float64_reference_to_1e_5(
     assert name != "auto" or reason_alone(model, causal_lm_loss, units, **options) is None
 
 
-@pytest.mark.parametrize("options", [*OPTIONS, *OWN])
+@pytest.mark.parametrize("options", fast_then_slow([*OPTIONS, *OWN], fast=4))
 @pytest.mark.parametrize("family", fast_then_slow(TINY))
 @pytest.mark.parametrize("dtype", fast_then_slow([torch.float32, torch.float64, torch.bfloat16]))
 @pytest.mark.parametrize("name", NAMES)

@@ -63,8 +63,8 @@ def summed(name: str, model: nn.Module, loss: Any, rows: Rows) -> ClippedSum:
     return get_engine(name)(model, loss, units_of(rows), l2_clip_norm=CLIP, micro_batch=8)
 
 
-@pytest.mark.parametrize("build", MODELS)
-@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("build", fast_then_slow(MODELS))
+@pytest.mark.parametrize("loss", fast_then_slow(LOSSES))
 @pytest.mark.parametrize("name", fast_then_slow(["auto", "reference"]))
 def test_invariant_3_a_units_bits_are_the_same_whoever_is_there(name, loss, build):
     model, rows = build(), some_rows(24)

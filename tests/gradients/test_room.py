@@ -54,13 +54,16 @@ class Computed:
         _room.of(self.model, self._loss).clear()
 
 
+WITHOUT_DROPOUT = [(name, 0.0) for name in ENGINES]
+
+
 def same_bits(one: ClippedSum, other: ClippedSum) -> bool:
     values = all(torch.equal(v, other.value[name]) for name, v in one.value.items())
     same = torch.equal(one.norms, other.norms) and torch.equal(one.losses, other.losses)
     return values and same and one.non_finite == other.non_finite
 
 
-@pytest.mark.parametrize(("name", "dropout"), [*((one, 0.0) for one in ENGINES), ("auto", 0.1)])
+@pytest.mark.parametrize(("name", "dropout"), fast_then_slow([("auto", 0.1), *WITHOUT_DROPOUT]))
 def test_invariant_9_and_invariant_14_memory_that_runs_out_leaves_the_sum_of_half_as_large_passes(
     name, dropout
 ):
@@ -122,7 +125,7 @@ def test_invariant_3_what_an_attempt_that_failed_left_is_put_back(name):
     assert loss.held == 1.0
 
 
-@pytest.mark.parametrize("name", ENGINES)
+@pytest.mark.parametrize("name", fast_then_slow(ENGINES))
 def test_a_pass_of_one_row_that_does_not_fit_is_told_with_the_way_out(name):
     computed = Computed(name)
     computed.memory.most = 0

@@ -87,8 +87,8 @@ def test_no_number_of_a_row_lies_outside_of_the_place_that_a_rule_gives_it() -> 
             ("native_layer_norm", lambda call: call.first),
             ("select slice", lambda call: call.first),
             ("mm bmm", lambda call: call.first),
-            ("sort topk", lambda call: call.first),
             ("view _unsafe_view", lambda call: call.first),
+            ("sort topk", lambda call: call.first),
             ("transpose permute", lambda call: call.first),
             ("expand repeat", lambda call: call.first),
             ("cat stack", lambda call: call.first),
@@ -97,7 +97,7 @@ def test_no_number_of_a_row_lies_outside_of_the_place_that_a_rule_gives_it() -> 
             ("sum mean max", lambda call: CONSTANT),
             ("copy_", lambda call: call.first),
         ],
-        fast=5,
+        fast=4,
     ),
 )
 def test_twin_a_rule_that_looks_at_shapes_or_forgets_a_dimension_is_caught(

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from scipy import integrate, optimize, stats
 
 from papers import asi_liu
+from tests.speed import fast_then_slow
 
 Points = NDArray[np.float64]
 
@@ -74,7 +75,7 @@ def release(
     return float(integrate.quad(given, -width, width, points=[0.0], limit=400)[0])
 
 
-@pytest.mark.parametrize(("scale", "holds"), [(4.0, True), (2.0, False)])
+@pytest.mark.parametrize(("scale", "holds"), fast_then_slow([(4.0, True), (2.0, False)]))
 def test_lemma_3_one_threshold_for_the_run_costs_half_epsilon_once(
     scale: float, holds: bool
 ) -> None:

@@ -20,6 +20,7 @@ from papers.figures import FIGURES, entry, page
 from papers.findings import Verdict, verdict_by
 from papers.losses import Estimate, Losses, holm
 from papers.runs import Campaign
+from tests.speed import fast_then_slow
 from userdp.core.errors import UseError
 
 ROOT = Path(__file__).parents[2]
@@ -76,7 +77,10 @@ OTHERS = {"texts", "marathe", "marathe-text", "marathe-cap"}
 """Constants of texts, and of federations: their own tests read them."""
 
 
-@pytest.mark.parametrize("name", sorted({path.stem for path in DESIGNS.glob("*.toml")} - OTHERS))
+NAMES = sorted({path.stem for path in DESIGNS.glob("*.toml")} - OTHERS)
+
+
+@pytest.mark.parametrize("name", fast_then_slow(NAMES, fast=4))
 def test_every_design_that_is_kept_gives_plans_within_their_budgets(name: str) -> None:
     declared, settings = read_declared(), list(read_design(DESIGNS / f"{name}.toml").cells)
     setting = settings[len(settings) // 2]

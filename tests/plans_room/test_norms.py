@@ -70,6 +70,7 @@ def ranks_off(norms: np.ndarray, median: float) -> float:
     return max(below, above) - len(norms) / 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("users", "epsilon", "names"), [(400, 1.0, 2), (60, 2.0, 1)])
 def test_a_release_stands_within_its_rank_error(users, epsilon, names):
     norms = np.exp(2 * np.random.default_rng(0).normal(size=users))

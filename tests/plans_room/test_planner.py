@@ -106,6 +106,7 @@ def test_norms_choose_only_what_the_rules_leave_open(norms):
     assert found.plan.clip.l2_norm == norms.user_norms[found.plan.sampling.group_size]
 
 
+@pytest.mark.slow
 def test_it_says_what_more_of_each_would_gain(proposal):
     """By hand: half the sampling probability; twice the cohort; twice the budget."""
     plan, twice = proposal.plan, proposal.prediction["noise_with_twice"]
@@ -128,6 +129,7 @@ def test_the_cohort_never_exceeds_the_population_nor_compute_the_budget():
     assert found.candidates["ULS, G = 1"]["units"] == 100
 
 
+@pytest.mark.slow
 def test_els_wins_where_single_gradients_are_shorter_than_those_of_users():
     """By Equation 7; users with few, long examples make the median user's norm the longer one."""
     norms = synthetic_norms(shared=1.0, own=1e-12, most=8, example_norm=0.7)

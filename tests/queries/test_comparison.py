@@ -84,6 +84,7 @@ def spread(values, stated):
     return float(np.std(values) / np.mean(stated))
 
 
+@pytest.mark.slow
 def test_the_stated_error_of_a_mean_is_that_of_many_releases(free, monkeypatch):
     many = np.repeat([1.0, 2.0, 3.5], 400)
 

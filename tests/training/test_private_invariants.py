@@ -8,6 +8,7 @@ import torch
 from scipy import stats
 
 from tests.plans import changed_plan, els_plan, uls_plan
+from tests.speed import fast_then_slow
 from tests.training.toy import (  # fmt: skip
     attempts,
     cycles,
@@ -56,7 +57,7 @@ TAMPERED = {
 }
 
 
-@pytest.mark.parametrize("how", TAMPERED)
+@pytest.mark.parametrize("how", fast_then_slow(TAMPERED, fast=3))
 def test_invariant_1_a_tampered_step_stops_before_its_update(begin, tmp_path, how):
     plan, tamper = TAMPERED[how]
     with begin(plan) as private:
@@ -151,7 +152,9 @@ def moved_by_one_user(tmp_path, **rule):
     return float((grads[0] - grads[1]).norm()) * plan.denominator / most
 
 
-@pytest.mark.parametrize("rule", RULES, ids=lambda rule: " ".join(rule.values()) or "as it is")
+@pytest.mark.parametrize(
+    "rule", fast_then_slow(RULES, fast=2), ids=lambda rule: " ".join(rule.values()) or "as it is"
+)
 def test_invariant_4_one_user_moves_the_gradient_by_at_most_clip_over_denominator(tmp_path, rule):
     """And with it invariant 3, under every rule of clipping."""
     assert 0.1 < moved_by_one_user(tmp_path, **rule) <= 1 + 1e-4

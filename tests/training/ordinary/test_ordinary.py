@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from tests.plans import uls_plan
+from tests.speed import fast_then_slow
 from tests.training.ordinary import libraries, own_losses, own_modules
 from tests.training.ordinary.script import ALONE, BATCHES, SCRIPTS
 from userdp.core.errors import UseError
@@ -18,11 +19,14 @@ from userdp.training.private_run import make_private
 __all__ = ["libraries", "own_losses", "own_modules"]  # imported for what they register
 
 
+SCRIPTS_BY_THIRDS = [name for first in range(3) for name in [*SCRIPTS][first::3]]
+
+
 def test_there_are_forty_and_more():
     assert len(SCRIPTS) >= 40
 
 
-@pytest.mark.parametrize("name", SCRIPTS)
+@pytest.mark.parametrize("name", fast_then_slow(SCRIPTS_BY_THIRDS, fast=len(SCRIPTS) // 3))
 def test_a_script(name, store, tmp_path):
     make, expected = SCRIPTS[name]
     torch.manual_seed(0)
