@@ -66,7 +66,7 @@ def worst_miss(case, *, as_if_flat, finer):
     return worst
 
 
-@pytest.mark.parametrize("case", fast_then_slow(FAST))
+@pytest.mark.parametrize("case", fast_then_slow(map(pytest.param, FAST)))
 def test_a_weighted_sum_is_an_upper_one_however_fast_its_weight_turns(case):
     assert worst_miss(case, as_if_flat=False, finer=True) <= 0.0
 
