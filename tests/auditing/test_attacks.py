@@ -9,6 +9,7 @@ from scipy.stats import binom
 
 from tests.auditing import toy
 from tests.data.corpora import ListSource, interleaved
+from tests.speed import fast_then_slow
 from tests.training.toy import CONFIG, store_of, toy_model
 from tests.words import WORDS
 from userdp.auditing import membership, repetitions
@@ -96,7 +97,7 @@ def test_a_model_that_was_not_trained_tells_nobody(people):
     assert membership_inference(base, base, fresh_text(people)).auc == 0.5
 
 
-@pytest.mark.parametrize("whole", [False, True], ids=["honest", "the twin"])
+@pytest.mark.parametrize("whole", fast_then_slow([False, True]), ids=["honest", "the twin"])
 def test_busy_people_are_not_taken_for_members_unless_held_out_users_are_read_whole(
     tmp_path, monkeypatch, whole
 ):

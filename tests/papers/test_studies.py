@@ -80,7 +80,7 @@ OTHERS = {"texts", "marathe", "marathe-text", "marathe-cap"}
 NAMES = sorted({path.stem for path in DESIGNS.glob("*.toml")} - OTHERS)
 
 
-@pytest.mark.parametrize("name", fast_then_slow(NAMES, fast=4))
+@pytest.mark.parametrize("name", fast_then_slow(NAMES, fast=2))
 def test_every_design_that_is_kept_gives_plans_within_their_budgets(name: str) -> None:
     declared, settings = read_declared(), list(read_design(DESIGNS / f"{name}.toml").cells)
     setting = settings[len(settings) // 2]

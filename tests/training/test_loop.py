@@ -133,7 +133,7 @@ def test_tensorboard_curves_are_the_operators_alone(store, tmp_path):
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
 
 
-@pytest.mark.parametrize(("population", "says"), [(20_000, True), (None, False)])
+@pytest.mark.parametrize(("population", "says"), fast_then_slow([(20_000, True), (None, False)]))
 def test_a_population_far_from_what_is_drawn_is_said(tmp_path, population, says):
     """Drawn 19 where 256 were expected once stood unflagged and cost 0.22 nats."""
     store = toy_store(tmp_path)

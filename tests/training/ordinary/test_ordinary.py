@@ -26,7 +26,7 @@ def test_there_are_forty_and_more():
     assert len(SCRIPTS) >= 40
 
 
-@pytest.mark.parametrize("name", fast_then_slow(SCRIPTS_BY_THIRDS, fast=len(SCRIPTS) // 3))
+@pytest.mark.parametrize("name", fast_then_slow(SCRIPTS_BY_THIRDS, fast=len(SCRIPTS) // 4))
 def test_a_script(name, store, tmp_path):
     make, expected = SCRIPTS[name]
     torch.manual_seed(0)
