@@ -20,7 +20,7 @@ from userdp.accounting.contour.few_large_steps import choices
 from userdp.accounting.item_count_laws import Binomial
 
 # Steps in which chi turns fast beside the grid of a step: found where a user takes part with 1e-3.
-FAST = [(1e-3, 0.5, 1.0), (1e-3, 0.6, 2.0), (1e-2, 1.0, 3.0)]
+CASES = [(1e-3, 0.5, 1.0), (1e-3, 0.6, 2.0), (1e-2, 1.0, 3.0)]
 
 
 def truths(law, split, end, order):
@@ -66,10 +66,10 @@ def worst_miss(case, *, as_if_flat, finer):
     return worst
 
 
-@pytest.mark.parametrize("case", fast_then_slow(map(pytest.param, FAST)))
+@pytest.mark.parametrize("case", fast_then_slow(map(pytest.param, CASES)))
 def test_a_weighted_sum_is_an_upper_one_however_fast_its_weight_turns(case):
     assert worst_miss(case, as_if_flat=False, finer=True) <= 0.0
 
 
 def test_twin_a_sum_on_the_grid_of_the_step_with_the_slack_of_no_weight_is_caught():
-    assert worst_miss(FAST[0], as_if_flat=True, finer=False) > 1e-7
+    assert worst_miss(CASES[0], as_if_flat=True, finer=False) > 1e-7
