@@ -86,8 +86,7 @@ def reserve(ledger: StoreLedger, run_id: str, plan: Plan | None, **facts: Any) -
 
 def query(ledger: StoreLedger, query_id: str, name: str, pure_epsilon: float) -> History:
     """Charge a statistic."""
-    asked = Query(id=query_id, name=name, pure_epsilon=pure_epsilon)
-    return ledger.append(Charge(pays_for=asked))
+    return ledger.append(Charge(pays_for=Query(id=query_id, name=name, pure_epsilon=pure_epsilon)))
 
 
 def select(

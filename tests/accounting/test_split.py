@@ -45,8 +45,7 @@ def truths(law, split, end, order):
 def worst_miss(case, *, as_if_flat, finer):
     """How far a weighted sum of one step is below the integral it bounds, at most; in logs."""
     probability, sigma, epsilon = case
-    law = Binomial(trials=1, probability=probability)
-    pair = pair_of(law, noise_multiplier=sigma, steps=1)
+    pair = pair_of(Binomial(trials=1, probability=probability), noise_multiplier=sigma, steps=1)
     coarse = make_side(pair, remove=True, mass_budget=1e-20)
     choice = next(iter(choices(coarse, epsilon, math.log(1e-7))))
     side, split = choice.side if finer else coarse, choice.split

@@ -108,8 +108,7 @@ def test_a_released_file_with_a_word_put_into_it_is_refused_by_name(
     file = run / "model" / name
     PLANT[name](file)
     assert holding(run, MARK), "it was planted"
-    said = refused(run, tmp_path / "shared")
-    assert file.name in said
+    assert file.name in refused(run, tmp_path / "shared")
     assert userdp("verify", run)[0] == 1
     assert userdp("report", run, "--public", "--out", tmp_path / "page.html")[0] == 2
 
@@ -164,8 +163,7 @@ def test_a_run_that_claims_nothing_or_released_nothing_is_refused(tmp_path, user
     store = toy_store(tmp_path / "people")
     begin(store, tmp_path / "stopped", stop=2)
     assert "released no model" in refused(tmp_path / "stopped", tmp_path / "a")
-    plain = (*PLAIN, *SHAPE)
-    assert userdp("train", store.path, "--out", tmp_path / "plain", *plain)[0] == 0
+    assert userdp("train", store.path, "--out", tmp_path / "plain", *(*PLAIN, *SHAPE))[0] == 0
     said = refused(tmp_path / "plain", tmp_path / "b")
     assert "nothing is claimed" in said
     assert "without privacy" in said

@@ -58,8 +58,7 @@ def test_train_make_private_and_sweeps(given, made, tmp_path):
         with pytest.raises(userdp.UseError, match="4,000 examples"):
             userdp.train(store, form, **options)
         options["allow_large_delta"] = True
-    run = userdp.train(store, form, **options)
-    assert run.claim.plan == plan
+    assert userdp.train(store, form, **options).claim.plan == plan
 
 
 def test_users_that_a_proposal_declares_stand_for_its_examples_in_a_loop_too(made, tmp_path):

@@ -3,6 +3,7 @@
 import json
 
 import datasets
+import duckdb
 import pandas as pd
 import polars as pl
 import pyarrow as pa
@@ -31,6 +32,8 @@ FORMS = {
     "pandas": lambda path: pd.DataFrame(ROWS),
     "polars": lambda path: pl.DataFrame(ROWS),
     "arrow": lambda path: pa.Table.from_pylist(ROWS),
+    "arrow reader": lambda path: pa.Table.from_pylist(ROWS).to_reader(),
+    "duckdb": lambda path: duckdb.from_arrow(pa.Table.from_pylist(ROWS)),
     "path": lambda path: path,
     "paths": lambda path: [str(path)],
 }

@@ -192,6 +192,5 @@ def test_finished_references_are_kept_and_nothing_else(people, tmp_path, monkeyp
     assert len(calls) == 3
     assert all(stat.S_IMODE(path.stat().st_mode) == 0o600 for path in place.iterdir())
     assert stat.S_IMODE(place.stat().st_mode) == 0o700
-    other = PlainPlan(steps=2, batch_size=8)
-    assert not np.array_equal(found, scores_of(people, place, 2, other))
+    assert not np.array_equal(found, scores_of(people, place, 2, PlainPlan(steps=2, batch_size=8)))
     assert StoreLedger(people.path).history().charges == charged

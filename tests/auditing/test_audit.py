@@ -166,8 +166,7 @@ def test_the_command_passes_a_right_run_and_fails_a_shuffled_one(store, tmp_path
         found = audit_run(run, store, Attacks(inference=False, canaries=16))
     assert not found["passed"]
     assert "steps: participation" in found["flagged"]
-    other = toy.audit_store(tmp_path / "other", 30)
-    assert "another store" in said(capsys, run, other, status=2)
+    assert "another store" in said(capsys, run, toy.audit_store(tmp_path / "other", 30), status=2)
     assert "an even number" in said(capsys, run, store, "--references", "3", status=2)
 
 

@@ -68,8 +68,7 @@ def test_the_distance_of_few_gaussians_is_odd_as_seldom_as_its_p_value_says(coun
 
 @pytest.mark.parametrize(("dimension", "rows"), [(1, 4), (2, 2), (3, 6), (8, 2), (64, 20)])
 def test_the_greatest_cosine_is_odd_as_seldom_as_its_p_value_says(dimension, rows):
-    draw = np.random.default_rng(4)
-    vectors = draw.standard_normal((8_000, rows, dimension))
+    vectors = np.random.default_rng(4).standard_normal((8_000, rows, dimension))
     vectors /= np.linalg.norm(vectors, axis=2, keepdims=True)
     pairs = np.triu_indices(rows, 1)
     most = np.abs(vectors @ vectors.transpose(0, 2, 1))[:, pairs[0], pairs[1]].max(axis=1)

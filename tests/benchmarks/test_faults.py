@@ -41,8 +41,7 @@ def test_the_runner_tells_a_kill_from_all_else(tmp_path) -> None:
         ("Context(prec=400)", "killed by"),
         (old.replace("400, ", "400,  "), "survived"),
     ):
-        changed = {**fault, "old": old, "new": new}
-        assert verdict(changed, tmp_path / "src").startswith(told)
+        assert verdict({**fault, "old": old, "new": new}, tmp_path / "src").startswith(told)
     broken = {**fault, "old": "from enum import StrEnum\n", "new": "import nobody\n"}
     assert verdict(broken, tmp_path / "src").startswith("error")
     place = tmp_path / "src/userdp/core/vocabulary.py"

@@ -263,8 +263,7 @@ class Life:
     def plain(self, store: str, *more: object) -> None:
         run = self.new("plain")
         # Without a seed of its own, two of them on like stores are one model.
-        seed = ("--set", f"learning.seed={self.number}")
-        options = (*PLAIN, *seed, *SHAPE, *more)
+        options = (*PLAIN, *("--set", f"learning.seed={self.number}"), *SHAPE, *more)
         self.tell.done("train", self.folder / store, "--out", self.folder / run, *options)
         self.truth.plain(run, store)
 

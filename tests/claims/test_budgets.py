@@ -37,8 +37,7 @@ def test_a_model_on_top_of_a_model_of_the_same_store_claims_the_budget_once(filt
 def test_a_model_of_another_store_is_paid_beside_the_budget(prepared, filtered, tmp_path):
     """The filter counts what its own ledger is charged with, and knows no other."""
     tell = Teller()
-    other = UserStore.open(shutil.copytree(prepared, tmp_path / "other"))
-    base = begin(other, tmp_path / "base")
+    base = begin(UserStore.open(shutil.copytree(prepared, tmp_path / "other")), tmp_path / "base")
     status, run = train_from(tell, filtered.path, tmp_path / "run", base / "model")
     assert status == 0
     assert tell.epsilon(run)[0] == pytest.approx(20.0 + PLAN.guarantee().epsilon)
@@ -50,8 +49,7 @@ def test_a_model_of_another_store_is_paid_beside_the_budget(prepared, filtered, 
 def test_the_winner_of_a_sweep_claims_the_budget(filtered, tmp_path, mode):
     tell, out = Teller(), tmp_path / "sweep"
     run_sweep(filtered, out, request(filtered, mode, plan=uls_plan(steps=2), epsilon=6.0))
-    history = StoreLedger(filtered.path).history()
-    spent = FILTER.spent(history.costs(FILTER).values())
+    spent = FILTER.spent(StoreLedger(filtered.path).history().costs(FILTER).values())
     assert 0 < spent < FILTER.capacity
     assert tell.epsilon(out / "winner") == (20.0, 1e-5)
     assert tell("verify", out / "winner")[0] == 0

@@ -13,8 +13,8 @@ from userdp.ledger import StoreLedger
 
 
 def text(seed: int) -> str:
-    draw = random.Random(seed)
-    return " ".join(f"w{draw.randrange(5000)}" for _ in range(60))
+    rng = random.Random(seed)
+    return " ".join(f"w{rng.randrange(5000)}" for _ in range(60))
 
 
 @pytest.fixture

@@ -35,8 +35,7 @@ def test_the_house_that_reports_stands_in_a_configuration_once_for_all(
     house = '[report]\norganisation = "Example Institute"\ncontact = "privacy@example.org"\n'
     config.write_text(house, encoding="utf-8")
     asked = ("--summary", sheet, "--data-description", "Letters.", "--config", config)
-    out = userdp("report", run, *asked)[1]
-    assert f"Summary: {sheet}. It holds public facts only." in out
+    assert f"Summary: {sheet}. It holds public facts only." in userdp("report", run, *asked)[1]
     text = sheet.read_text(encoding="utf-8")
     for words in ("Example Institute", "privacy@example.org", "Letters."):
         assert words in text

@@ -44,8 +44,7 @@ def test_what_was_written_passes_and_the_claim_is_recomputed(place) -> None:
         claim = verified(place / name, 0)["claim"]
         assert claim["epsilon"] == PLAN.guarantee().epsilon
         assert claim["headline"].startswith("(ε ≤ 2.46")
-    of_store = verified(place / "store", 0)["claim"]
-    assert of_store["epsilon"] == Teller().epsilon(place / "store")[0]
+    assert verified(place / "store", 0)["claim"]["epsilon"] == Teller().epsilon(place / "store")[0]
     assert verified(place / "stopped", 0)["claim"]["epsilon_so_far"] < PLAN.guarantee().epsilon
 
 

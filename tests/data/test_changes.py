@@ -271,8 +271,7 @@ def test_only_a_store_is_overwritten_and_only_when_asked(tmp_path):
 
 
 def test_overwriting_keeps_the_privacy_ledger_as_the_same_file(tmp_path):
-    store = prepared(corpus(2), tmp_path / "store")
-    ledger = store.path / LEDGER
+    ledger = prepared(corpus(2), tmp_path / "store").path / LEDGER
     ledger.write_text("one\n")
     with ledger.open("a") as running:  # a run that has the ledger open goes on writing
         prepared(corpus(3), tmp_path / "store", overwrite=True)

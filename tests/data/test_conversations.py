@@ -154,8 +154,7 @@ def test_a_conversation_has_the_tokens_that_transformers_makes_of_it(tmp_path):
     file = write_jsonl(tmp_path / "a.jsonl", [{"user": "u", "messages": talk}])
     (record,) = open_source([str(file)], options=options).records(Tally(), Progress())
     tokenizer.save(str(tmp_path / "tokenizer.json"))
-    own = StoreTokenizer.load(tmp_path)
-    ids, targets = own.encode_pieces(record.text.decode(), record.pieces)
+    ids, targets = StoreTokenizer.load(tmp_path).encode_pieces(record.text.decode(), record.pieces)
     assert ids == fast.apply_chat_template(talk, tokenize=True, return_dict=False)
     counted = [token for token, target in zip(ids, targets, strict=True) if target]
     assert "".join(map(tokenizer.id_to_token, counted)) == "[/INST]▁said▁nothing</s>"
@@ -188,8 +187,7 @@ def test_examples_without_a_target_are_counted_and_left_out(tmp_path):
     text = "question" * 40 + "\n\nanswer"
     pieces = ((len(text) - 6, 0), (len(text), TARGET))
     answered = Record(b"u", text.encode(), pieces=pieces)
-    other = Record(b"u", b"plain", pieces=((5, 0),))
-    source = ListSource((answered, other), loss_mask=True)
+    source = ListSource((answered, Record(b"u", b"plain", pieces=((5, 0),))), loss_mask=True)
     store = store_of(tmp_path / "store", source, seq_len=8)
     rows = all_rows(store)
     assert len(rows) == 1
@@ -201,8 +199,7 @@ def test_examples_without_a_target_are_counted_and_left_out(tmp_path):
 def test_a_store_without_a_mask_has_no_targets_and_the_two_do_not_mix(tmp_path):
     store = prepared(corpus(3), tmp_path / "plain")
     assert all_rows(store).targets is None
-    file = write_jsonl(tmp_path / "a.jsonl", CHAT)
-    chats = open_source([str(file)], kind="conversations")
+    chats = open_source([str(write_jsonl(tmp_path / "a.jsonl", CHAT))], kind="conversations")
     with pytest.raises(UseError, match="conversation"):
         append_records(chats, store.path)
     masked = store_of(tmp_path / "masked", chats)

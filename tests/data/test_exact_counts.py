@@ -48,8 +48,7 @@ def test_ids_that_differ_by_a_letter_a_digit_or_a_sign_are_not():
 
 
 def test_an_append_counts_new_users_against_old_ones(tmp_path):
-    people = {name: [TEXT] for name in (b"Ann", b" ann", b"bob")}
-    store = prepared(people, tmp_path / "store")
+    store = prepared({name: [TEXT] for name in (b"Ann", b" ann", b"bob")}, tmp_path / "store")
     assert store.meta.totals["near_colliding_users"] == 2
     assert store.users == 3
     meta = append_records(ListSource(interleaved({b"ann": [TEXT], b"carl": [TEXT]})), store.path)

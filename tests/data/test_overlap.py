@@ -30,8 +30,8 @@ RULES = OverlapRules()
 
 
 def text(seed: int, words: int = 200) -> str:
-    draw = random.Random(seed)
-    return " ".join(f"w{draw.randrange(5000)}" for _ in range(words))
+    rng = random.Random(seed)
+    return " ".join(f"w{rng.randrange(5000)}" for _ in range(words))
 
 
 def edited(original: str, changes: int, seed: int = 0) -> str:
@@ -79,8 +79,7 @@ def test_listed_sites_and_urls_go_and_each_stage_is_counted():
         domains=frozenset([b"stackoverflow.com"]),
         urls=frozenset(["https://news.example.org/listed"]),
     )
-    private = PrivateTexts(PRIVATE, RULES)
-    left = list(remove_overlap(documents, private, listed, counts=counts))
+    left = list(remove_overlap(documents, PrivateTexts(PRIVATE, RULES), listed, counts=counts))
     assert left == [documents[3], documents[4]]
     assert counts == OverlapCounts(documents=6, without_text=1, after_duplicates=4, after_sites=2)
     assert (counts.near_duplicates, counts.on_sites) == (1, 2)

@@ -10,6 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.data.corpora import ListSource, write_jsonl
+from tests.data.sources.fixtures import mail
+from tests.data.sources.test_sources import LINE
 from userdp.core.errors import UseError
 from userdp.core.stages import Progress
 from userdp.data.ownership import bounded
@@ -73,13 +75,23 @@ def test_a_bound_that_skips_unusable_records_is_caught(monkeypatch):
 
 def test_invariant_3_a_row_takes_its_place_in_the_bound_whatever_its_text(tmp_path):
     """From the reader on: a row of one owner that has no text frees no place for others."""
-    for number, text in enumerate(["some text", ""]):
-        rows = [{"user": "a", "text": text}, {"user": ["a", "b"], "text": "more"},
+    for number, text in enumerate([b"some text", b"", b"\xff"]):
+        rows = [{"user": "a", "text": "its text"}, {"user": ["a", "b"], "text": "more"},
                 {"user": ["b", "c"], "text": "the last"}]  # fmt: skip
-        source = open_source([str(write_jsonl(tmp_path / f"{number}.jsonl", rows))])
+        path = write_jsonl(tmp_path / f"{number}.jsonl", rows)
+        path.write_bytes(path.read_bytes().replace(b"its text", text))
+        source = open_source([str(path)])
         records = source.records(Tally(), Progress(), all_owned=True)
         kept = bounded(records, records_per_user=1, held_out_users=0.0, tally=Tally())
         assert b"the last" in [record.text for record in kept]
+
+
+@pytest.mark.parametrize("body", ["<p>x", "<p><![no]>x"])
+def test_invariant_3_a_mail_takes_its_place_in_the_bound_whatever_its_body(tmp_path, body):
+    (tmp_path / "a.mbox").write_bytes(LINE + mail(body=body, **{"Content-Type": "text/html"}))
+    source = open_source([str(tmp_path / "a.mbox")])
+    (record,) = source.records(Tally(), Progress(), all_owned=True)
+    assert record.owners == (b"ana@example.org", b"ben@example.org")
 
 
 def prepared(records, path, **options) -> UserStore:

@@ -81,8 +81,7 @@ def test_the_same_records_give_the_same_content_whatever_the_order_of_the_users(
     assert first.meta.content_sha256 == second.meta.content_sha256
     assert first.meta.store_id != second.meta.store_id
     texts[b"user003"][0] += "."
-    third = prepared(texts, tmp_path / "three")
-    assert third.meta.content_sha256 != first.meta.content_sha256
+    assert prepared(texts, tmp_path / "three").meta.content_sha256 != first.meta.content_sha256
 
 
 # Invariant 10

@@ -94,8 +94,7 @@ def test_an_index_off_by_one_user_would_be_caught(written):
     store, went = written
     split = store.split("train")
     split._first = np.roll(split._first, -1)
-    rows = split.gather([0], [0])
-    assert rows.row(0).tolist() != went["train"][0][0]
+    assert split.gather([0], [0]).row(0).tolist() != went["train"][0][0]
 
 
 def test_ids_and_folder_are_for_the_operator_alone(tmp_path):
@@ -119,8 +118,7 @@ def test_what_is_not_a_store_of_this_version_is_refused_with_one_clear_error(tmp
     store = prepared(corpus(2), tmp_path / "store")
     meta = json.loads((store.path / layout.META).read_text())
     for version in (1, 5, 7, None, "6"):
-        text = json.dumps({**meta, "format_version": version})
-        (store.path / layout.META).write_text(text)
+        (store.path / layout.META).write_text(json.dumps({**meta, "format_version": version}))
         refused(store.path, f"format version {version!r}")
     (store.path / layout.META).write_text(json.dumps({**meta, "format": "other"}))
     refused(store.path, "not a user store")

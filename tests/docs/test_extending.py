@@ -94,8 +94,7 @@ class Gated(nn.Module):
         self.into, self.gate, self.out = nn.Linear(8, 12), nn.PReLU(slopes), nn.Linear(12, 32)
 
     def forward(self, ids: torch.Tensor, real: torch.Tensor) -> torch.Tensor:
-        summed = (self.into(self.words(ids)) * real[..., None].float()).sum(1)
-        return self.out(self.gate(summed))
+        return self.out(self.gate((self.into(self.words(ids)) * real[..., None].float()).sum(1)))
 
 
 def gated_loss(model, input_ids, lengths):

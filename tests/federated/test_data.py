@@ -5,7 +5,7 @@ import pytest
 
 from tests.federated.toys import FACTS, WIDTH, items, plan, store_of
 from userdp.core.errors import UseError
-from userdp.federated.federation_plan import PLAN_FILE, STORE, LanguageModel
+from userdp.federated.federation_plan import PLAN_FILE, RUN, STORE, LanguageModel
 from userdp.federated.silo import build_model, read_silo, weights_of
 from userdp.federated.simulation import places, spread
 
@@ -49,3 +49,7 @@ def test_a_store_made_for_another_model_is_refused_whoever_is_in_it(tmp_path):
     plan(model=other).save(tmp_path / PLAN_FILE)
     with pytest.raises(UseError, match="another tokenizer"):
         read_silo(tmp_path, 0)
+    plan(model=LanguageModel(**FACTS, seq_len=70)).save(tmp_path / PLAN_FILE)
+    (tmp_path / RUN).mkdir()
+    (tmp_path / RUN / "ledger.jsonl").touch()  # as a kill leaves it
+    assert read_silo(tmp_path, 0).model.seq_len == 70

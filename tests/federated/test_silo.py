@@ -73,8 +73,7 @@ def p_value_of_variance(noise):
 def test_invariant_5_every_step_of_a_round_has_the_planned_noise_and_less_is_caught(
     tmp_path, algorithm
 ):
-    made = plan(3.0, algorithm=algorithm, rounds=25, local_steps=3)
-    noise = noise_of_rounds(tmp_path, made)
+    noise = noise_of_rounds(tmp_path, plan(3.0, algorithm=algorithm, rounds=25, local_steps=3))
     assert stats.kstest(noise, "norm").pvalue > 1e-5
     assert p_value_of_variance(noise) > 1e-5
     assert p_value_of_variance(noise / math.sqrt(3)) < 1e-5, "the twin: noise once a round"

@@ -22,8 +22,7 @@ CLIP = 0.5
 
 
 def small_model() -> nn.Module:
-    config = replace(CONFIG, layers=2)
-    return new_model(config, vocab_size=32, seq_len=8).train()
+    return new_model(replace(CONFIG, layers=2), vocab_size=32, seq_len=8).train()
 
 
 def small_llama(layers: int) -> nn.Module:

@@ -55,8 +55,7 @@ def test_the_device_samplers_tail_goes_on_word_after_word(monkeypatch, zeros):
 
     -log U is exponential, and given U < 2^-63k it is that plus 63k log 2.
     """
-    leading = [0, 2][:zeros]  # the second word is the third one drawn; the angle's is the fourth
-    words(monkeypatch, lambda call, word: word.zero_() if call in leading else word)
+    words(monkeypatch, lambda call, word: word.zero_() if call in [0, 2][:zeros] else word)
     radius = np.hypot(*device_draws(3, 2 * 20_000).reshape(-1, 2).T)
     excess = radius**2 / 2 - zeros * 63 * math.log(2)
     assert stats.kstest(excess, "expon").pvalue > ACCEPT

@@ -40,8 +40,7 @@ def shortfall(a: float, b: float, width: int) -> float:
     left, right = cancelling(a, b, width)
     use = Ghost(left[None], right[None])
     found = torch.where(use.squared_norms().isnan(), torch.nan, use.gram_norms().most)
-    product = (left[:, :1].double() * right.double()).sum()  # every column of it is the same
-    true = width * float(product) ** 2
+    true = width * float((left[:, :1].double() * right.double()).sum()) ** 2
     return 0.0 if bool(found.isnan()) else 1 - math.sqrt(float(found) / true)
 
 

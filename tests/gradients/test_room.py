@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 from collections.abc import Iterator
 from functools import partial
 from unittest import mock
@@ -19,6 +20,7 @@ from userdp.gradients.engines import ENGINES
 from userdp.gradients.engines import engine as of_engines
 from userdp.gradients.engines.engine import Task, _room
 from userdp.gradients.model_randomness import known_randomness
+from userdp.gradients.modes import keep_freed_memory
 
 UNITS = Units.from_rows(ragged([3, 1, 2, 2, 1]))
 MICRO_BATCH = 4
@@ -112,6 +114,14 @@ class Interrupted:
             raise MemoryError
         self.held = before
         return losses * before
+
+
+def test_a_pass_has_the_memory_that_an_earlier_one_freed():
+    keep_freed_memory()
+    torch.ones(1 << 25)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    torch.ones(1 << 25)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before < 1000  # of 32,768 pages
 
 
 @pytest.mark.parametrize("name", ENGINES)

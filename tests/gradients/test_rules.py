@@ -60,8 +60,7 @@ def error(model: nn.Module, form: Form | None = None) -> float:
     """The largest relative error of a unit's norm, and of the sum at a clip that bites half."""
     model, errors = model.double(), []
     for units in (UNITS, UNITS.select(1, 2)):
-        far = clipped_sum(model, row_squares, units, l2_clip_norm=1e6)
-        clip = float(far.norms.median())
+        clip = float(clipped_sum(model, row_squares, units, l2_clip_norm=1e6).norms.median())
         exact = clipped_sum(model, row_squares, units, l2_clip_norm=clip)
         ours = batched_sum(model, row_squares, units, l2_clip_norm=clip, form=form)
         norms = (ours.norms - exact.norms) / exact.norms

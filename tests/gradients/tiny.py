@@ -71,8 +71,7 @@ def masked(rows: Rows, *, seed: int = 0, part: float = 0.5) -> Units:
     """Units whose tokens are marked at random; some rows have no mark at all."""
     units = Units.from_rows(rows)
     held = torch.arange(units.input_ids.shape[1]) < units.lengths[:, None]
-    draw = torch.rand(held.shape, generator=torch.Generator().manual_seed(seed))
-    marks = held & (draw < part)
+    marks = held & (torch.rand(held.shape, generator=torch.Generator().manual_seed(seed)) < part)
     marks[-1] = False
     return replace(units, targets=marks)
 

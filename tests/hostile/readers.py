@@ -191,8 +191,7 @@ def read_records(folder: Path) -> None:
     source = open_source([str(folder)], kind="jsonl", options=SourceOptions())
     out = folder.with_name("out") / "store"
     meta = prepare_store(source, out, tokenizer=StoreTokenizer.load(), seq_len=16)
-    lost = sum(meta.drops.values())
-    assert meta.totals["records_read"] == meta.totals["records_stored"] + lost
+    assert meta.totals["records_read"] == meta.totals["records_stored"] + sum(meta.drops.values())
     users = UserStore.open(out, fixed_graph=True).user_ids()
     assert len(set(users)) == len(users), "a user is there twice"
 

@@ -59,8 +59,7 @@ def test_no_module_runs_code_of_a_file_and_arrays_and_models_are_read_without():
 def test_a_folder_with_code_of_its_own_is_refused_without_a_question(tmp_path):
     (tmp_path / "evil.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
     names = {"AutoConfig": "evil.Config", "AutoModelForCausalLM": "evil.Model"}
-    config = {"model_type": "evil", "auto_map": names}
-    (tmp_path / "config.json").write_text(json.dumps(config))
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "evil", "auto_map": names}))
     with pytest.raises(UseError, match="cannot load a causal language model"):
         read_model(str(tmp_path))
     assert not (tmp_path / "ran").exists()

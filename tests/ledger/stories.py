@@ -38,8 +38,7 @@ def run(ledger: StoreLedger, name: str, *words: str) -> None:
     named = dict(pairwise(words))
     facts = {word: word in words for word in ("logged", "steered")}
     constants = named.get("of", f"constants of {name}")
-    plan = MEASURED if "measured" in words else PLAN
-    reserve(ledger, name, plan, constants=constants, **facts)
+    reserve(ledger, name, MEASURED if "measured" in words else PLAN, constants=constants, **facts)
 
 
 def select(ledger: StoreLedger, *slots: str, selection: PrivateSelection = SELECTION) -> History:

@@ -63,8 +63,7 @@ def test_invariant_1_a_step_that_is_not_the_plans_is_refused_before_its_update(t
     "plan", [uls_plan(unsafe_shuffle=True), None], ids=["shuffled", "no privacy"]
 )
 def test_invariant_1_what_the_accounting_does_not_cover_claims_nothing(tmp_path, plan):
-    run = run_with(tmp_path / "run", plan, 0)
-    assert claim(run).guarantee.epsilon == math.inf
+    assert claim(run_with(tmp_path / "run", plan, 0)).guarantee.epsilon == math.inf
 
 
 def test_invariant_13_runs_on_one_store_add_up(tmp_path):
@@ -133,8 +132,7 @@ def test_invariant_1_a_trial_claims_nothing_and_the_winner_what_choosing_cost(tm
     assert found.guarantee.epsilon > plan.guarantee().epsilon
     assert found.complete
     assert [part.id for part in found.parts] == ["s"], "as the store's ledger knows the tuning"
-    told = (winner / "ledger.jsonl").read_text()
-    assert "trial-001" not in told, "the id of its run"
+    assert "trial-001" not in (winner / "ledger.jsonl").read_text(), "the id of its run"
     grid = FixedGrid(plans=(plan, plan, plan), score_epsilon=0.1)
     _, winner = won(tmp_path / "grid", plan, grid)
     assert claim(winner).guarantee == grid.guarantee()

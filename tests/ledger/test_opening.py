@@ -11,7 +11,8 @@ import shutil
 import pytest
 
 from tests.ledger.runs import PLAN, Killed, contents, copied, go_on, new_store, opened
-from tests.ledgers import query
+from tests.ledger.stories import SELECTION
+from tests.ledgers import query, select
 from userdp.claims import claim
 from userdp.commands.store import settle
 from userdp.core.errors import FailureError, UseError
@@ -20,6 +21,7 @@ from userdp.ledger.lines import Open
 from userdp.ledger.run_lock import Counter
 from userdp.plans import StepRecord
 from userdp.training.config import UnsafeSeeds
+from userdp.training.open_run import constants_digest
 
 ELSEWHERE = "not the one that was opened last"
 
@@ -47,6 +49,15 @@ def test_invariant_1_a_run_whose_randomness_has_a_known_seed_claims_nothing(tmp_
     go_on(tmp_path / "run", store, unsafe_seeds=UnsafeSeeds(draws=1))
     assert claim(tmp_path / "run").guarantee.epsilon == math.inf
     assert "known seed" in claim(tmp_path / "run").why_nothing
+
+
+def test_invariant_1_a_trial_is_gone_on_with_in_its_own_slot_alone(tmp_path, store):
+    constants = constants_digest(PLAN, None, store)
+    how = {"constants": (constants,), "slots": {"a": constants}}
+    select(StoreLedger(store.path), "s", SELECTION, **how)
+    go_on(tmp_path / "trial", store, slot="a")
+    with pytest.raises(UseError, match="the slot that pays is not the one"):
+        go_on(tmp_path / "trial", store)
 
 
 # Copies, and what was put back.
@@ -261,8 +272,7 @@ def test_invariant_9_what_a_run_needs_to_go_on_is_the_operators(run, store):
     """It holds a digest of everybody's text, by which a guess could be tested."""
     (counter,) = (store.path / "runs").iterdir()
     places = [run / "resume.json", store.path / "ledger.json", counter, counter.parent]
-    modes = [path.stat().st_mode & 0o777 for path in places]
-    assert modes == [0o600, 0o600, 0o600, 0o700]
+    assert [path.stat().st_mode & 0o777 for path in places] == [0o600, 0o600, 0o600, 0o700]
 
 
 def test_a_counter_that_was_deleted_is_refused(run, store):

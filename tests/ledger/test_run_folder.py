@@ -68,3 +68,5 @@ def test_damaged_options_are_one_clear_error(tmp_path, text):
 
 def test_a_run_without_options_has_none(tmp_path):
     assert RunFolder(tmp_path).read_train() == {}
+    RunFolder(tmp_path).train.write_text("[train.plain]\nsteps = 3")  # of a silo
+    assert RunFolder(tmp_path).read_train() == {"plain": {"steps": 3}}

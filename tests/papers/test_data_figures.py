@@ -96,8 +96,7 @@ def test_charles_table_1_is_what_pandas_counts(raw, stores) -> None:
 
 
 def test_chua_table_1_counts_records_where_examples_are_long(raw, both) -> None:
-    train = trained(both["whole"])
-    counts = counts_of(raw, train, by_tokens=False)
+    counts = counts_of(raw, trained(both["whole"]), by_tokens=False)
     (row,) = texts.chua_table_1({"whole": both["whole"]})
     assert row["training"] == counts.sum()
     assert row["evaluation"] == len(raw) - counts.sum()

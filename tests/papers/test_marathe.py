@@ -117,8 +117,7 @@ def test_a_step_expects_the_batch_since_the_declared_items_are_those_under_the_c
     """The study ``marathe`` declared all items: a step then had fewer, the larger alpha is."""
     size = replace(SMALL, subjects=400)
     made = plan_of(size, "local-group-dp", TIGHT, alpha, 99)
-    data = federation(size, TUNING_SEED, alpha)
-    left = len(data.capped(size.cap).rows) / size.silos
+    left = len(federation(size, TUNING_SEED, alpha).capped(size.cap).rows) / size.silos
     assert left * made.local.sampling.chance(1) == pytest.approx(size.batch, rel=0.15)
 
 

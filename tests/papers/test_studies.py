@@ -92,8 +92,7 @@ def test_every_design_that_is_kept_gives_plans_within_their_budgets(name: str) -
 def _fake_run(losses: dict[str, float]) -> Any:
     def run_one(campaign: Campaign, setting: Setting, rate: float, name: str) -> dict[str, Any]:
         loss = losses.get(f"{setting.method}-{rate}-{name}", 1.0)
-        key = runs.key_of(setting, rate, name)
-        return {"key": key, "loss": loss, "seconds_in_all": 1.0}
+        return {"key": runs.key_of(setting, rate, name), "loss": loss, "seconds_in_all": 1.0}
 
     return run_one
 
@@ -178,8 +177,7 @@ def test_a_sentence_holds_only_if_all_its_parts_are_told_and_none_against(
 
 
 def test_the_page_is_what_the_rows_and_the_code_make() -> None:
-    entries = {name: entry(name) for name in FIGURES}
-    assert page(entries) == PAGE.read_text(encoding="utf-8")
+    assert page({name: entry(name) for name in FIGURES}) == PAGE.read_text(encoding="utf-8")
 
 
 def told(*line: str | Path, folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:

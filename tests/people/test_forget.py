@@ -42,8 +42,7 @@ ELSE = "w8 w2 w28 w14 w21 w9 w1"
 def made(tmp_path_factory):
     """A store with a finished, an interrupted and a plain run; made once, copied by each test."""
     folder = tmp_path_factory.mktemp("forget")
-    texts = {**cycles(30), USER.encode(): [TEXT, ELSE, TEXT]}
-    store = toy_store(folder, texts, held_out=0.0)
+    store = toy_store(folder, {**cycles(30), USER.encode(): [TEXT, ELSE, TEXT]}, held_out=0.0)
     begin(store, folder / "done")
     begin(store, folder / "stopped", stop=2)
     train(store, PlainPlan(steps=2, batch_size=4), CONFIG, out=folder / "plain")
@@ -176,8 +175,7 @@ def test_runs_that_were_moved_are_named_and_found_by_also(life, tmp_path, capsys
     history = StoreLedger(life / "store").history()
     assert len(find_runs(life / "store", history)) == 2
     assert len(find_runs(life / "store", history, [tmp_path / "elsewhere"])) == 3
-    status = command(["store", "forget", str(life / "store"), "--user", USER])
-    assert status == 0
+    assert command(["store", "forget", str(life / "store"), "--user", USER]) == 0
     assert "say where such runs lie with --also" in capsys.readouterr().out.replace("\n", " ")
 
 

@@ -13,7 +13,8 @@ from tests.plans import uls_plan
 from userdp.accounting.private_selection import TruncatedNegativeBinomial
 from userdp.core.errors import UseError
 from userdp.data.pipeline import append_records
-from userdp.data.splits import Split
+from userdp.data.records import Record
+from userdp.data.splits import Split, SplitRule
 from userdp.data.user_store import UserStore
 from userdp.ledger import StoreLedger
 from userdp.plans import PrivateSelection
@@ -60,8 +61,7 @@ def test_who_is_in_a_store_is_a_look_even_before_anything_was_charged(tmp_path, 
     path = prepared(corpus(6), tmp_path / "store", held_out_users=0).path
     with contextlib.suppress(UseError):  # nobody has that id
         userdp.members(path, user=user)
-    history = StoreLedger(path).history()
-    assert "members" in history.looked()
+    assert "members" in StoreLedger(path).history().looked()
 
 
 def test_a_statement_names_what_the_text_was_in_the_store_for_and_bounds_it(grown):
@@ -106,6 +106,15 @@ def test_somebody_held_out_was_in_no_training_but_in_what_may_be_about_anybody(h
     assert last.claim.guarantee.epsilon == pytest.approx(selection.guarantee().epsilon)
 
 
+def test_somebody_whose_text_is_held_out_by_its_date_was_in_no_training(tmp_path):
+    records = [Record(b"late", b"a text", held_out=True), Record(b"ann", b"a text")]
+    store = prepared(records, tmp_path / "store", split=SplitRule.GIVEN)
+    charge(store.path, "run")
+    assert told(store, "late")[0] == []
+    assert "does not train" in told(store, "late")[1]
+    assert told(store, "ann")[0] == ["run"]
+
+
 def test_somebody_held_out_is_told_of_exact_numbers_that_may_have_chosen_a_model(held):
     store, name = held
     assert "exact numbers" not in told(store, name)[1]
@@ -126,8 +135,7 @@ def test_who_comes_after_an_erasure_may_have_been_there_before(grown):
 
 def test_somebody_leaves_a_store_that_was_never_charged(tmp_path):
     store = prepared(corpus(3), tmp_path / "store")
-    done = userdp.forget(store, "user001")
-    assert done.statement.releases == ()
+    assert userdp.forget(store, "user001").statement.releases == ()
     assert StoreLedger(store.path).history().lines == ()
     assert UserStore.open(store.path).user_ids() == [b"user000", b"user002"]
     assert [one["epsilon"] for one in userdp.members(store)["joined"]] == [0]

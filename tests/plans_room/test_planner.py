@@ -88,10 +88,11 @@ def test_the_best_is_at_least_as_good_as_estimate_and_double(shared):
 def test_without_norms_the_plan_is_the_presets_to_the_last_digit():
     asked = {"epsilon": 4.0, "population": 6_000}
     nothing = {"norms": None, "budget": None, "steps": None, "delta": None}
-    found = propose(request(**asked, **nothing))
-    assert found.plan == resolve(chosen=PlanFields(**asked))[0]
+    assert propose(request(**asked, **nothing)).plan == resolve(chosen=PlanFields(**asked))[0]
     given = propose(request(**asked, **(nothing | {"steps": 20, "l2_clip_norm": 0.2})))
     assert given.plan == resolve(chosen=PlanFields(**asked, steps=20, l2_clip_norm=0.2))[0]
+    large = propose(request(epsilon=50.0, population=20_000, **nothing))
+    assert large.plan.guarantee().epsilon <= 50.0, "of twice this epsilon there is no plan"
     few = propose(request(**asked, **(nothing | {"budget": 1.5, "most_noise": 9.0})))
     assert (few.plan.sampling.group_size, few.plan.denominator) == (1, pytest.approx(1.5))
     with pytest.raises(UseError, match="no gradient norms"):

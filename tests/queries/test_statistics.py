@@ -31,8 +31,7 @@ DRAWS = 2000
 
 def answers(name, counts, epsilon, draws=DRAWS):
     asked = mechanism(name, epsilon=epsilon, most_examples=64)
-    held = counts.tolist()
-    return np.array([asked(held) for _ in range(draws)])
+    return np.array([asked(counts.tolist()) for _ in range(draws)])
 
 
 def deviation(scale):

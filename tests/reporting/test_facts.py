@@ -113,8 +113,7 @@ def test_assumptions_are_graded_and_fit_the_runs(make_run: MakeRun) -> None:
     assert "cap" in keys(make_run("c", examples_plan()))
     told = {"store_facts": {"owners": "a record with several owners was given to `the first`"}}
     assert keys(make_run("o", facts=told))[0] == "owners"
-    scored = make_run("s", facts={"selection": "highest-perplexity"})
-    assert keys(scored)[0] == "public-scores"
+    assert keys(make_run("s", facts={"selection": "highest-perplexity"}))[0] == "public-scores"
     assert keys(make_run("g", examples_plan(fixed_graph=True)))[0] == "public-graph"
 
 

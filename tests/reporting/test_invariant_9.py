@@ -29,8 +29,7 @@ def public_page(run: Path) -> str:
 
 def leaks(page: str, run: Path) -> set[str]:
     """Numbers of the operator's file (4 digits and more, so no chance hits) that the page shows."""
-    seen = re.sub(r'src="data:[^"]*"', "", page)
-    numbers = set(re.findall(r"\d+\.\d+|\d[\d,]*", seen))
+    numbers = set(re.findall(r"\d+\.\d+|\d[\d,]*", re.sub(r'src="data:[^"]*"', "", page)))
     found = set()
     for line in (run / "operator.jsonl").read_text(encoding="utf-8").splitlines():
         for value in json.loads(line).values():

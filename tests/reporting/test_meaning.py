@@ -81,8 +81,7 @@ def best_tests(p: float, group_size: int, sigma: float) -> tuple[float, float, f
         -40 * sigma,
         group_size,
     )
-    guess = (1 + above(crossing) - float(norm.sf(crossing / sigma))) / 2
-    return presence, absence, guess
+    return presence, absence, (1 + above(crossing) - float(norm.sf(crossing / sigma))) / 2
 
 
 @pytest.mark.parametrize(

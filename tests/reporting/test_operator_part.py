@@ -79,8 +79,7 @@ def test_the_names_that_the_report_reads_are_those_that_an_audit_writes() -> Non
 
 def test_losses_cohorts_and_cost_are_those_of_the_file(make_run: MakeRun) -> None:
     machine = {"kind": "machine", "device": "Abacus 9", "cores": 2, "threads": 1, "torch": "2.13"}
-    page = page_of(make_run(), machine)
-    public, own = page.rsplit("Operator only", 1)
+    public, own = page_of(make_run(), machine).rsplit("Operator only", 1)
     for text in ("5.7731 5.1429 −0.6302", "171.2", "31 / 32.0 / 33", "90.6 %", " 219 ", " 1.2 ",
                  "Abacus 9, cores 2, torch 2.13", "Training loss"):  # fmt: skip
         assert text in own

@@ -65,8 +65,7 @@ def later(make_run: MakeRun) -> Path:
 
 
 def test_the_first_screen_says_claim_meaning_and_conditions(make_run: MakeRun) -> None:
-    facts = {"store_facts": {"user_is": "the field 'author'"}}
-    run = read_run(make_run(facts=facts))
+    run = read_run(make_run(facts={"store_facts": {"user_is": "the field 'author'"}}))
     # Independent of the claim: the same mechanism, priced from the plan's constants.
     epsilon = round_up(users_plan().mechanism.epsilon(1e-5).upper)
     for page in (render_report([run], about=ABOUT), render_summary(run, about=ABOUT)):
@@ -194,8 +193,7 @@ def test_it_stands_alone(make_run: MakeRun) -> None:
 
 
 def test_runs_are_compared_and_added_up_only_where_their_claims_are_alike(make_run) -> None:
-    lineage = Lineage(parts=(ASKED,))
-    runs = read_runs([make_run(name, lineage=lineage) for name in "ab"])
+    runs = read_runs([make_run(name, lineage=Lineage(parts=(ASKED,))) for name in "ab"])
     operator = [read_operator(run.path) for run in runs]
     (together,) = compare(runs).together  # what both inherited counts once
     assert together["epsilon"] == round_up(2 * users_plan().guarantee().epsilon + 0.5)

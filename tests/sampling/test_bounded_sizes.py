@@ -119,16 +119,14 @@ def test_invariant_8_twin_forgetting_that_a_draw_displaces_another_unit_is_caugh
     priced = plan(kind)
     poisson = PoissonUsers if priced.sampling.by_user else PoissonExamples
     other = poisson.of_size(priced.denominator, population=priced.population, group_size=4)
-    cheap = replace(priced, sampling=other)
-    assert cheap.guarantee().epsilon < 0.8 * priced.guarantee().epsilon
+    assert replace(priced, sampling=other).guarantee().epsilon < 0.8 * priced.guarantee().epsilon
 
 
 @pytest.mark.parametrize("kind", TRUNCATED)
 def test_the_price_of_a_cap_is_the_poisson_price_and_the_overflow(kind):
     priced = plan(kind)
     sampling = priced.sampling
-    drawn = stats.binom(sampling.most_population, sampling.sampling_probability)
-    tau = 5 * drawn.sf(sampling.cap)
+    tau = 5 * stats.binom(sampling.most_population, sampling.sampling_probability).sf(sampling.cap)
     assert priced.mechanism.overflow == pytest.approx(tau, rel=1e-6)
     poisson = PoissonUsers if sampling.by_user else PoissonExamples
     uncut = poisson(sampling_probability=sampling.sampling_probability, group_size=4)

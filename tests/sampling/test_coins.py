@@ -51,8 +51,8 @@ def coarse_count(generator, population, probability):
 
 @pytest.mark.parametrize("broken", [fixed_size, padded_by_repeating, coarse_count])
 def test_broken_twins_of_invariant_2_are_caught_by_the_chi_square_test(broken):
-    generator = secret_generator(unsafe_seed=2)
-    observed = set_frequencies(lambda: broken(generator, 4, 0.4), 4, 20_000)
+    rng = secret_generator(unsafe_seed=2)
+    observed = set_frequencies(lambda: broken(rng, 4, 0.4), 4, 20_000)
     assert chi_square_p(observed, coins(4, 0.4)) < P_VALUE
 
 

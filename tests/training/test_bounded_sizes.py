@@ -1,13 +1,17 @@
 """Fixed-size and truncated sampling from the plan to the ledger and the claim."""
 
+from dataclasses import replace
+
 import pytest
 
 from tests.auditing.toy import CONFIG, audit_store
 from tests.ledgers import forget
 from tests.plans import plan_of_size
 from tests.speed import fast_then_slow
-from tests.training.toy import lines
+from tests.training.toy import lines, private_run, sgd, toy_model
 from userdp.claims import claim
+from userdp.core.errors import UseError
+from userdp.ledger import StoreLedger
 from userdp.plans import Plan
 from userdp.sampling import FixedSizeExamples, FixedSizeUsers, TruncatedExamples, TruncatedUsers
 from userdp.training.loop import train
@@ -37,6 +41,14 @@ def made(tmp_path_factory):
 def store(made):
     forget(made.path)  # a later run would inherit what the earlier ones released
     return made
+
+
+def test_a_plan_of_which_no_epsilon_holds_is_refused_before_the_charge(store, tmp_path):
+    lossy = plan(TruncatedUsers)
+    lossy, model = replace(lossy, sampling=replace(lossy.sampling, cap=24)), toy_model(store)
+    with pytest.raises(UseError, match="no epsilon holds"):
+        private_run(model, sgd(model), store, lossy, out=tmp_path / "run")
+    assert not StoreLedger(store.path).history().charges
 
 
 @pytest.mark.parametrize("kind", fast_then_slow(KINDS))

@@ -40,8 +40,11 @@ def test_a_dry_run_writes_nothing_and_foresees_the_claims(store, dried, tmp_path
     run_all(model, store, PLAN, out)
     assert userdp.claim(out).guarantee.epsilon == dry["claim"]["epsilon"]
     assert userdp.claim(store.path).guarantee == dry["store"].guarantee
+    assert dry["claim"]["conditions"] == [one.in_words for one in userdp.claim(out).conditions]
+    userdp.stats(store)
     after = bytes_under(tmp_path)
     again = dried(model, "other").forecast
+    assert "exact numbers that stats showed" in str(again["claim"]["conditions"])
     assert bytes_under(tmp_path) == after
     assert again["store"].guarantee.epsilon > dry["store"].guarantee.epsilon
     with pytest.raises(UseError, match="there is a run at"):

@@ -11,10 +11,18 @@ from tests.plans import changed_plan, uls_plan
 from tests.training.toy import CONFIG, gradient, lines, toy_model
 from userdp.core.clip_forms import AdaptiveClipping
 from userdp.core.errors import UseError
-from userdp.training.config import OptimizerName, Schedule, TrainConfig
+from userdp.training.config import Averaging, OptimizerName, Schedule, TrainConfig
 from userdp.training.optimizers import build_optimizer, following_factor
 
 STEPS, SIZE, CLIP = 60, 400, 0.1
+
+
+def test_words_stand_for_settings():
+    words = TrainConfig(averaging="ema", schedule="following", optimizer="adamw")
+    assert words.averaging is Averaging.EMA
+    assert words.schedule is Schedule.FOLLOWING
+    with pytest.raises(UseError, match="cosin"):
+        TrainConfig(schedule="cosin")
 
 
 def follow(*, rate: float, noise: float = 0.0, factor: float = 1.0) -> list[float]:

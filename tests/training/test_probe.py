@@ -7,6 +7,7 @@ import shutil
 import stat
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from torch import Tensor, nn
 from tests.speed import fast_then_slow
 from tests.training.toy import cycles, toy_model, toy_store
 from userdp.claims.lineage import Lineage
+from userdp.core.errors import UseError
 from userdp.data.splits import Split
 from userdp.data.user_store import UserStore
 from userdp.gradients import Units, causal_lm_loss
@@ -110,6 +112,13 @@ def charged(folder, tmp_path) -> Path:
     """A store of its own, since a release is charged there; and the model."""
     pytest.importorskip("opendp", reason="the extra queries is not installed")
     return shutil.copytree(folder, tmp_path / "here")
+
+
+def test_a_release_that_cannot_be_drawn_costs_nothing(charged, monkeypatch) -> None:
+    monkeypatch.setattr(probe_module, "require_rows_apart", mock.Mock(side_effect=UseError("no")))
+    with pytest.raises(UseError, match="no"):
+        probed(charged, population=100, source=Provenance.DP_RELEASE, users=100, epsilon=200)
+    assert not StoreLedger(charged / "store").history().charges
 
 
 @pytest.mark.slow

@@ -59,8 +59,9 @@ def test_a_saved_model_is_the_settled_one_and_its_folder_is_whole(store, tmp_pat
     assert claim(run).guarantee == uls_plan(steps=2).guarantee()
 
 
-def test_a_model_with_adapters_is_saved_apart_and_merged_and_stays_as_it_is(store, tmp_path):
-    model, run = adapted(toy_model(store)), tmp_path / "run"
+@pytest.mark.parametrize("name", ["default", "mail"])
+def test_adapters_are_saved_apart_and_merged_and_the_model_stays_as_it_is(store, tmp_path, name):
+    model, run = adapted(toy_model(store), name), tmp_path / "run"
     trained(model, store, run)
     assert isinstance(model, peft.PeftModel)
     read = transformers.AutoModelForCausalLM.from_pretrained(run / "model").eval()

@@ -86,12 +86,13 @@ def moved(model: nn.Module) -> nn.Module:
     return model
 
 
-def adapted(model: nn.Module, **settings) -> nn.Module:
+def adapted(model: nn.Module, name: str = "default", **settings) -> nn.Module:
     """A GPT-2 with new low-rank adapters, by default on all of its linear layers."""
     import peft
 
     settings = {"target_modules": "all-linear", "fan_in_fan_out": True, **settings}
-    return peft.get_peft_model(model, peft.LoraConfig(r=2, task_type="CAUSAL_LM", **settings))
+    lora = peft.LoraConfig(r=2, task_type="CAUSAL_LM", **settings)
+    return peft.get_peft_model(model, lora, adapter_name=name)
 
 
 def sgd(model: nn.Module, rate: float = 0.1) -> torch.optim.SGD:

@@ -206,8 +206,7 @@ def fresh_text(store: UserStore) -> FreshText:
             )
         kept = [fresh[one][:_MOST_EXAMPLES] for one in people]
         counts = np.array([len(own) for own in kept], dtype=np.int64)
-        examples = np.concatenate(kept)
-        sides.append(Side(store.split(name), people, counts, examples))
+        sides.append(Side(store.split(name), people, counts, np.concatenate(kept)))
     return FreshText(tuple(sides))
 
 

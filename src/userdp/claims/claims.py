@@ -24,7 +24,7 @@ from userdp.claims.ledger_lineage import (
     store_conditions,
     store_of,
 )
-from userdp.claims.lineage import Lineage, looks_in_one, of_parts
+from userdp.claims.lineage import Lineage, looks_in_one, of_parts, of_plan
 from userdp.claims.released_files import require_released_files
 from userdp.core.errors import FailureError, UseError
 from userdp.core.vocabulary import Guarantee, delta_up, require_delta
@@ -60,9 +60,7 @@ def claim(of: str | os.PathLike[str] | RunRecord | History, *, delta: float | No
     read = of if isinstance(of, RunRecord | History) else _read(Path(of))
     if isinstance(read, History):
         if not read.lines:
-            raise UseError(
-                f"there is no ledger at {of}, or an empty one: nothing was charged in it"
-            )
+            raise UseError(f"there is no ledger at {of}, or an empty one: nothing was charged")
         return store_claim(read, delta)
     require_released_files(read)
     return run_claim(read, delta)
@@ -145,7 +143,7 @@ def foreseen(history: History, plan: Plan, *, base: Lineage | None = None) -> di
     """ε and δ of the claim of a run of ``plan``, as things stand, and of each of its parts.
 
     Guarantee: a run that is charged before anything else is, and begins from ``base``, claims
-    exactly this.
+    exactly this, under these conditions at least.
 
     Args:
         history: of the ledger that it is to be charged in.
@@ -156,13 +154,14 @@ def foreseen(history: History, plan: Plan, *, base: Lineage | None = None) -> di
         Plain values; ε is None where the parts do not add up, as over several adjacencies.
     """
     lineage = (base or Lineage()) + lineage_between(history)
-    lineage += of_parts([payer_of(history, of_run("the next run", plan))])
+    lineage += of_parts([payer_of(history, of_run("the next run", plan))], *of_plan(plan))
     whole = lineage.guarantee()
     told = [{"epsilon": whole.epsilon, "delta": whole.delta}, *map(priced, lineage.parts)]
     for one in told:
         if math.isinf(one["epsilon"]):
             one["epsilon"] = None  # the answer is kept in a file, and JSON has no infinity
-    return {**told[0], "parts": told[1:]}
+    conditions = [one.in_words for one in lineage.conditions]
+    return {**told[0], "parts": told[1:], "conditions": conditions}
 
 
 def second_opinion(claim: Claim, *, by: Accountant = Accountant.RDP) -> Guarantee | None:

@@ -83,8 +83,7 @@ def about(kind: ConditionKind, names: Iterable[str]) -> tuple[Condition, ...]:
 def of_plan(plan: Plan | None) -> tuple[Condition, ...]:
     """What a plan itself says of where its constants come from."""
     origins = {} if plan is None else plan.origins
-    looks = [one.statistic for one in origins.values() if one.exact]
-    return about(ConditionKind.PLAN, looks)
+    return about(ConditionKind.PLAN, [one.statistic for one in origins.values() if one.exact])
 
 
 def looks_in_one(conditions: Iterable[Condition]) -> tuple[Condition, ...]:

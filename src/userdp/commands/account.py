@@ -162,6 +162,5 @@ def _claimed(ledger: Path, delta: float | None) -> Claim:
         why = f"all that {ledger} charges has delta 0" if claimed.finite else claimed.headline
         raise UseError(f"--delta says nothing here: {why}", hint="leave --delta out")
     if claimed.plan is not None:
-        given = delta or 0.0
-        warn(plan_with_small_delta(claimed.plan, total_delta=given, allow_large_delta=True))
+        warn(plan_with_small_delta(claimed.plan, total_delta=delta or 0.0, allow_large_delta=True))
     return claimed

@@ -78,6 +78,7 @@ def export(
     key = None if sign is None else private_key(Path(sign))
     record = RunRecord.read(folder.path)
     facts = _released(record)
+    target.parent.mkdir(parents=True, exist_ok=True)
     with files.whole_folder(target, mode=_FOLDER) as place:
         notes = _write(record, place, replace(facts, name=target.resolve().name), words)
         payload = encoded(statement_of(place, facts.claim))

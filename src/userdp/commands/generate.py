@@ -39,7 +39,7 @@ def generate(
     """Sample text from a run's model; the run's claim covers it.
 
     With out it becomes a synthetic data set in JSON Lines, a `text` per line, which userdp prepare
-    reads as any other. Nothing more is charged, however much is sampled. The texts
+    reads once each line names a user. Nothing more is charged, however much is sampled. The texts
     are for the operator only with check, and where the run claims nothing.
 
     Example::

@@ -144,8 +144,7 @@ def cut_records(
     Returns:
         Of each example its record, where its tokens begin among all, and how many they are.
     """
-    per_record = (sizes + seq_len - MIN_SEQ_LEN) // seq_len
-    record, number = members_of(per_record)
+    record, number = members_of((sizes + seq_len - MIN_SEQ_LEN) // seq_len)
     lengths = np.minimum(sizes[record] - number * seq_len, seq_len)
     return record, ends_of(sizes)[record] + number * seq_len, lengths
 

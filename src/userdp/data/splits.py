@@ -53,8 +53,7 @@ def uniforms(user: bytes, purpose: bytes, indices: Iterable[int]) -> NDArray[np.
         one = state.copy()
         one.update(index.to_bytes(8, "little"))
         digests.append(one.digest())
-    numbers = np.frombuffer(b"".join(digests), dtype="<u8")
-    return (numbers >> np.uint64(11)) / 2.0**53
+    return (np.frombuffer(b"".join(digests), dtype="<u8") >> np.uint64(11)) / 2.0**53
 
 
 class Split(StrEnum):

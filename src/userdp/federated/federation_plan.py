@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Self
 
 from userdp.claims import Claim
-from userdp.claims.ledger_lineage import meanwhile, run_lineage, store_of
+from userdp.claims.ledger_lineage import chosen_among, meanwhile, run_lineage, store_of
 from userdp.claims.lineage import Condition, ConditionKind, Lineage, about, of_parts
 from userdp.core.errors import UseError
 from userdp.core.files import read_json
@@ -230,7 +230,7 @@ def federation_claim(plan: FederationPlan, runs: Iterable[Path], *, spread: bool
         UseError: no runs; or a ledger was edited, is of another plan, or is there twice.
     """
     ran: dict[int, RunRecord] = {}
-    for run in map(RunRecord.read, runs):
+    for run in filter(None, map(RunRecord.find, runs)):
         silo = int(run.begin.facts.get("silo", -1))
         expected = plan.of_silo(silo) if run.begin.facts.get("federation") == plan.digest else None
         if expected is None or run.plan != (expected if isinstance(expected, Plan) else None):
@@ -271,6 +271,7 @@ def _besides(run: RunRecord) -> Lineage:
     Where a budget of the silo's store pays for these steps, all of it stays beside the federation's
     price, since it may hold other runs.
     """
-    lineage = run_lineage(run) + meanwhile(run, store_of(run))
+    history = store_of(run)
+    lineage = run_lineage(run, chosen_among(run, history)) + meanwhile(run, history)
     priced = run.plan and Steps(id=run.run_id, plan=run.plan)
     return of_parts((part for part in lineage.parts if part != priced), *lineage.conditions)

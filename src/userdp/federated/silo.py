@@ -71,7 +71,8 @@ def read_silo(folder: Path, index: int) -> FederationPlan:
         )
     run = RunFolder(folder / RUN)
     own = {"federation": plan.digest, "silo": index}
-    if run.ledger.exists() and not own.items() <= RunRecord.read(run.path).begin.facts.items():
+    record = RunRecord.find(run.path)  # None where a kill left an empty ledger
+    if record is not None and not own.items() <= record.begin.facts.items():
         raise UseError(
             f"the run in {folder} is of another federation or of another silo: what was spent "
             "there cannot be continued here",

@@ -192,8 +192,7 @@ def of_budget(run_id: str, opened: RenyiFilter, part: Part) -> Bound:
     """The total of a filter, which is claimed whole from the first charge on, here ``part``."""
     what = f"all of a budget that was fixed before its first use (filter of order {opened.order:g})"
     total = _per_user(epsilon=opened.epsilon, delta=opened.delta, sampling=MIXED, accountant=FILTER)
-    adjacency = part.guarantee().adjacency
-    return Bound(id=run_id, what=what, bound=replace(total, adjacency=adjacency))
+    return Bound(id=run_id, what=what, bound=replace(total, adjacency=part.guarantee().adjacency))
 
 
 def of_run(run_id: str, plan: Plan | None) -> Part:

@@ -96,7 +96,8 @@ class RunFolder:
         """
         try:
             settings = tomllib.loads(self.train.read_text(encoding="utf-8"))["train"]
-            if not isinstance(settings["learning"].get("model", ""), str):
+            learning = settings.get("learning") or settings["plain"]  # of a silo
+            if not isinstance(learning.get("model", ""), str):
                 raise ValueError("its model has no name")
         except FileNotFoundError:
             return {}

@@ -78,6 +78,7 @@ class StoreLedger:
                 "file outside of them, new or theirs already, and one of its own would be lost",
                 hint="name a file beside the stores when they are prepared: --ledger people.jsonl",
             )
+        shared.parent.mkdir(parents=True, exist_ok=True)  # or it is told before the store is made
 
     @classmethod
     def share(cls, store: Path, path: Path) -> None:
@@ -91,7 +92,6 @@ class StoreLedger:
         """
         cls.require_shareable(store, path)
         if not (store / PLACE).exists():
-            path.resolve().parent.mkdir(parents=True, exist_ok=True)
             cls(store)._note(_Note(shared=str(path.resolve())))
         cls(store).append()
 

@@ -106,8 +106,7 @@ def forget_user(
             raise UseError(
                 f"a run over this store is open ({', '.join(running)}), and would go on reading "
                 "the text of the person who is erased",
-                hint="stop it, erase, and go on with it with --resume: what it has spent stays "
-                "spent",
+                hint="stop it, erase, and go on with it by --resume: what is spent stays spent",
             )
         history = ledger.history()
         runs = find_runs(store, history, also)

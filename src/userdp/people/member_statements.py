@@ -93,7 +93,7 @@ class Statement:
 
     def lines(self) -> Iterator[str]:
         """The statement in words, a paragraph or a point each."""
-        held_out = self.splits == (Split.HELD_OUT_USERS,)
+        held_out = Split.TRAIN not in self.splits
         part = "tests models, and does not train them" if held_out else "models are trained on"
         yield f"In this store your text is in the part that {part}."
         if not self.releases:
@@ -142,10 +142,14 @@ def statement_for(store: UserStore, user: str, history: History | None = None) -
     history = history or StoreLedger(store.path).history()
     splits = tuple(split for split in Split if row in store.split(split).rows)
     joined = int(store.joined()[row])
+    returned = _may_have_returned(store, joined)
+    # A record of several owners trains with its first one, also where the others' are held out.
+    single = store.meta.ownership["rule"] == "single" or splits == (Split.HELD_OUT_USERS,)
+    trains = Split.TRAIN in splits or not single
     charges = tuple(
         charge
         for charge in _since(store, history, joined)
-        if splits != (Split.HELD_OUT_USERS,) or not _of_training_text(store, charge)
+        if trains or returned or not _of_training_text(store, charge)
     )
     return Statement(
         row=row,
@@ -153,7 +157,7 @@ def statement_for(store: UserStore, user: str, history: History | None = None) -
         charges=charges,
         releases=tuple(_releases(history, charges)),
         total=_claim_over(history, charges),
-        notes=tuple(_notes(store, history, splits, returned=_may_have_returned(store, joined))),
+        notes=tuple(_notes(store, history, splits, returned=returned)),
     )
 
 

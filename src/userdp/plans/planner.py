@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -260,7 +261,9 @@ def _noise(plan: Plan) -> float:
 
 
 def _gains(plan: Plan) -> dict[str, float]:
-    """The noise with twice the people, gradients or ε, each in parts of the plan's noise."""
+    """The noise with twice the people, gradients or ε, each in parts of the plan's noise; only
+    where there is such a plan: for a large ε a small δ may have none.
+    """
     draw, budget = plan.sampling, plan.budget
     assert isinstance(draw, PoissonUsers | PoissonExamples)
     chance, epsilon = draw.sampling_probability, budget.target_epsilon or math.inf
@@ -273,7 +276,11 @@ def _gains(plan: Plan) -> dict[str, float]:
         "gradients": replace(plan, sampling=replace(draw, sampling_probability=min(1, 2 * chance))),
         "epsilon": replace(plan, budget=replace(budget, target_epsilon=2 * epsilon)),
     }
-    return {name: _noise(one.calibrated()) / _noise(plan) for name, one in twice.items()}
+    gains = {}
+    for name, one in twice.items():
+        with suppress(UseError):  # a number to show refuses no plan
+            gains[name] = _noise(one.calibrated()) / _noise(plan)
+    return gains
 
 
 def _in_words(plan: Plan) -> str:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import torch
 import transformers
 from torch import nn
+from transformers.utils import cached_file
 
 from userdp.core import files
 from userdp.core.errors import UseError, in_short
+from userdp.data.store_meta import StoreMeta
 from userdp.data.user_store import UserStore
 from userdp.gradients.shards import local
 from userdp.training.config import Precision, TrainConfig
@@ -20,6 +23,8 @@ from userdp.training.lora import add_adapters
 
 BUNDLED = "bundled"
 NEW = "new"
+_WHY_NOT = ("gated_repo", "missing_entries", "connection_errors")
+_IF_THERE: Any = {f"_raise_exceptions_for_{why}": False for why in _WHY_NOT}
 BASE_MODEL = Path(__file__).parents[1] / "assets" / "base-model"
 
 
@@ -176,25 +181,33 @@ def context_of(model: nn.Module) -> int:
     return int(getattr(getattr(model, "config", None), "max_position_embeddings", None) or 2**30)
 
 
-def require_context(model: nn.Module, seq_len: int) -> None:
-    """Refuse a model that reads less than the examples have: a row that fails counts as zero."""
-    if (most := context_of(model)) < seq_len:
+def require_context(model: nn.Module, meta: StoreMeta) -> None:
+    """Refuse a model that reads less than the examples have, or knows fewer tokens than the store:
+    a row that fails counts as zero.
+    """
+    if (most := context_of(model)) < meta.seq_len:
         raise UseError(
-            f"the model reads {most} tokens, the store's examples have {seq_len}",
+            f"the model reads {most} tokens, the store's examples have {meta.seq_len}",
             hint="prepare the store again with a smaller --seq-len",
+        )
+    known: Any = model
+    rows = meta.vocab_size  # of a model that names no table
+    with suppress(NotImplementedError, AttributeError):
+        rows = known.get_input_embeddings().weight.shape[0]
+    if rows < meta.vocab_size:
+        raise UseError(
+            f"the model knows {rows} tokens, the store's tokenizer has {meta.vocab_size}",
+            hint="prepare the store with the model's own tokenizer",
         )
 
 
 def require_fit(model: nn.Module, name: str, store: UserStore) -> None:
     """Refuse a model that would misread the store's tokens."""
-    known: Any = model
-    rows, meta = known.get_input_embeddings().weight.shape[0], store.meta
-    require_context(model, meta.seq_len)
-    own = Path(resolve(name)) / "tokenizer.json"
-    differ = own.exists() and _vocabulary(own) != _vocabulary(store.tokenizer_path)
-    if differ or rows < meta.vocab_size:
+    require_context(model, store.meta)
+    own = None if name == NEW else cached_file(resolve(name), "tokenizer.json", **_IF_THERE)
+    if own is not None and _vocabulary(Path(own)) != _vocabulary(store.tokenizer_path):
         raise UseError(
-            f"model {name!r}, which knows {rows} tokens, and the store have different tokenizers",
+            f"model {name!r} and the store have different tokenizers",
             hint=f"prepare the store with the model's own: {own}",
         )
 

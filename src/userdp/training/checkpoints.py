@@ -155,8 +155,7 @@ class Checkpoints:
             ) from error
         if not ours:
             raise FailureError(
-                f"the checkpoint {paths[-1]} is not of this run: going on from it would release "
-                "what another run has learned, at the price of this one",
+                f"{paths[-1]} is not of this run: what another one learned has its own price",
                 hint="put this run's own back, or remove it to resume from the one before",
             )
         return kept

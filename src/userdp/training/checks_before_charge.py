@@ -64,8 +64,7 @@ def require_covered(store: UserStore, plan: Plan) -> None:
     claimed = plan.sampling.adjacency is Adjacency.FIXED_GRAPH
     if claimed and not bounded:
         raise UseError(
-            f"the plan claims fixed-graph adjacency, and each record of the store at {store.path} "
-            "has one user: its claims are for add-or-remove",
+            f"the plan claims fixed-graph adjacency, and each record of {store.path} has one user",
             hint="use --set sampling.kind=examples",
         )
     if not bounded:
@@ -73,8 +72,7 @@ def require_covered(store: UserStore, plan: Plan) -> None:
     bound = int(rule["records_per_user"])
     if not claimed:
         raise UseError(
-            f"records of the store at {store.path} have several owners: a claim that says "
-            f"{plan.sampling.adjacency} would be false",
+            f"{store.path} has records of several owners: {plan.sampling.adjacency} would be false",
             hint=f"train with --set sampling.kind=fixed-graph --group-size {bound}, or "
             "prepare without --records-per-user, where a record belongs only to its first owner",
         )
@@ -89,8 +87,7 @@ def require_covered(store: UserStore, plan: Plan) -> None:
     by_number = split == SplitRule.HASH and store.meta.held_out_examples > 0
     if by_number or split == SplitRule.FIRST_PART:
         raise UseError(
-            f"{store.path} holds records out by how many are usable: a text would move records of "
-            "others to another split",
+            f"{store.path} holds out by how many are usable: a text would move records of others",
             hint="prepare it with --split hash --held-out-examples 0",
         )
 
@@ -111,7 +108,7 @@ def require_fit_for_steps(of: Training, mechanism: StepMechanism) -> None:
     """
     model, loss, engine, meta = of.model, of.loss, of.options.engine, of.store.meta
     seq_len, masked, how = meta.seq_len, meta.loss_mask, mechanism.clipping()
-    require_context(model, seq_len)
+    require_context(model, meta)
     if sharded_parts(model):
         if engine != "auto":
             raise UseError("a sharded model has an engine of its own", hint="leave engine out")
@@ -196,8 +193,6 @@ def dry_run_of(of: Training, mechanism: StepMechanism) -> dict[str, Any]:
     opening = OpenRun(of)
     history = StoreLedger(of.store.path).history()
     after = follow(history, opening.charges_of_plan(history))
-    told = [one.in_words for one in of.base.conditions] if of.base else []
-    claim = {**foreseen(history, plan, base=of.base), "conditions": told}
     seconds = _seconds_per_step(of, mechanism)
     return {
         "noise_multiplier": plan.noise.multiplier,
@@ -205,7 +200,7 @@ def dry_run_of(of: Training, mechanism: StepMechanism) -> dict[str, Any]:
         "seconds_per_step": seconds,
         "seconds": seconds * plan.steps,
         "bytes": _most_bytes(mechanism.device),
-        "claim": claim,
+        "claim": foreseen(history, plan, base=of.base),
         "store": store_claim(after),
     }
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 from userdp.core.codec import decode, encode
 from userdp.core.errors import UseError
@@ -203,13 +203,16 @@ class TrainConfig:
     no_exact_log: bool = False
 
     def __post_init__(self) -> None:
+        for name, kind in get_type_hints(TrainConfig).items():  # a word stands for its member
+            if hasattr(kind, "__members__") and getattr(self, name) is not None:
+                object.__setattr__(self, name, decode(kind, getattr(self, name), what=name))
         counts = ("layers", "width", "heads", "micro_batch", "checkpoint_every", "evaluate_users")
         for name in counts:
             require_count(name, getattr(self, name))
         for name in ("seed", "warmup_steps", "evaluate_every"):
             require_count(name, getattr(self, name), at_least=0)
-        rate: Any = self.learning_rate
-        schedule: Any = self.schedule
+        known: Any = self  # both are None until here where nothing was said
+        rate, schedule = known.learning_rate, known.schedule
         adam = self.optimizer is OptimizerName.ADAMW  # it keeps a mean of earlier gradients
         if schedule is None:
             usual = Schedule.FOLLOWING if rate is None and adam else Schedule.CONSTANT
@@ -269,7 +272,7 @@ def changed(config: TrainConfig, **fields: Any) -> TrainConfig:
     A learning rate that is given here, and an optimizer that cannot follow, end a schedule that
     follows, as they do where a configuration is made.
     """
-    adam = fields.get("optimizer", config.optimizer) is OptimizerName.ADAMW
+    adam = fields.get("optimizer", config.optimizer) == OptimizerName.ADAMW
     if config.schedule is Schedule.FOLLOWING and ("learning_rate" in fields or not adam):
         fields = {"schedule": None, **fields}
     return replace(config, **fields)

@@ -50,8 +50,7 @@ def choose_device(name: str = AUTO, *, processes: int = 1) -> torch.device:
     if (device.index or 0) >= there:
         raise UseError(
             f"no device '{device}' here: PyTorch {torch.__version__} sees {there} CUDA devices",
-            hint="leave --device out, or install PyTorch for CUDA; under torchrun start at most "
-            "as many processes as there are devices",
+            hint="leave --device out, install PyTorch for CUDA, or start a process for each device",
         )
     return device
 

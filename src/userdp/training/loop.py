@@ -7,7 +7,6 @@ down what only the operator may see of them: operator.jsonl, and the curves of t
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -282,7 +281,6 @@ class OperatorLog:
             from transformers.integrations import get_reporting_integration_callbacks
 
             files.operator_folder(folder.curves)
-            os.environ.setdefault("TENSORBOARD_LOGGING_DIR", str(folder.curves))
             self._state = TrainerState()
             self._told = TrainingArguments(str(folder.curves)), self._state, TrainerControl()
             self._callbacks = [kind() for kind in get_reporting_integration_callbacks(report_to)]

@@ -21,12 +21,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from userdp.core.environment import library
 from userdp.core.errors import UseError
 from userdp.core.stages import Progress, Uncounted
 from userdp.core.vocabulary import require_count
 from userdp.data.splits import Split
 from userdp.data.user_store import StoreSplit, UserStore
 from userdp.gradients import Loss, Units, clipped_sum, require_uncoupled
+from userdp.gradients.certificate.coupling import require_rows_apart
 from userdp.ledger import StoreLedger
 from userdp.plans.gradient_norms import GradientNorms, Measure, require_informative
 from userdp.plans.provenance import Provenance
@@ -109,6 +111,8 @@ def probe_store(
         require_informative(
             min(who.users, population), error := rank_error(epsilon=epsilon, names=len(grid))
         )
+        library("opendp", extra="queries", what="norms under DP")
+        require_rows_apart(model, build_loss(config, model), masked=store.meta.loss_mask)
         subject = f"median gradient norms at G = {', '.join(map(str, grid))}"
         (query_id,) = charge(store, [(subject, epsilon)], of=origin)
         draw = secret_generator()

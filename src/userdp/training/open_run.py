@@ -142,8 +142,8 @@ def open_run(of: Training) -> OpenRun:
     folder, out, made = RunFolder(of.out), of.out, not of.out.exists()
     require_intact(of.store)  # before the folder is made and anything is charged
     held = FailureError(
-        f"the run folder {out} is in use by another process, which trains there",
-        hint="wait for it, or choose another --out",
+        f"the run folder {out} is in use by another process, or by a run of this one that is open",
+        hint="wait for it or close() the run, or choose another --out",
     )
     with ExitStack() as lock:
         try:
@@ -193,7 +193,7 @@ class OpenRun:
             **of.identity,
             "store": of.store.meta.content_sha256,
             "plan": plan.digest if plan else "none",
-            **({"slot that pays": of.slot} if of.slot else {}),
+            "slot that pays": of.slot or "none",
         }
         self.record = RunRecord.find(of.out)
         self.kept = self._resumable() if of.resume else self._unused()
@@ -204,11 +204,6 @@ class OpenRun:
         folder, kept, record = self.folder, self.kept, self.record
         files.sweep(folder.path)
         remember(self.people.path, folder.path)
-        if not self.of.resume:
-            if self.plan is not None:
-                self.plan.save(folder.plan)
-            if self.of.train is not None:
-                files.write_file(folder.train, train_toml(self.of.train).encode())
         begun = self.run_id in self.store.history().openings
         counter = self.store.counter(self.run_id, begun=begun)
         try:
@@ -219,6 +214,10 @@ class OpenRun:
             # Asked before anything is written here: what a copy holds must stay what it was, and a
             # folder whose charge is refused too.
             follow(history, lines)
+            if self.plan is not None and not self.of.resume:
+                self.plan.save(folder.plan)
+            if self.of.train is not None and not self.of.resume:
+                files.write_file(folder.train, train_toml(self.of.train).encode())
             resume = replace(
                 kept,
                 opening=opening,
@@ -313,6 +312,8 @@ class OpenRun:
             return ()
         # Whoever knows the seed can undo the noise: such a run counts as one without privacy.
         priced = None if of.options.unsafe_seeds else self.plan
+        if priced is not None:
+            priced.guarantee()  # refuses a plan of which no epsilon holds, before it is charged
         line = Charge(
             pays_for=of_run(run_id, priced),
             base=base,
@@ -360,7 +361,7 @@ class OpenRun:
         # For everybody who is still in the store, the steps to come are those of the plan.
         only_erased = self.people.meta.only_erased_since(kept.state)
         for name, value in self.digests.items():
-            if kept.digests.get(name) != value and not (name == "store" and only_erased):
+            if kept.digests.get(name, "none") != value and not (name == "store" and only_erased):
                 raise UseError(
                     f"the {name} is not the one that the run at {folder.path} began with",
                     hint=f"resume with the {name} it began with, or begin a new run",

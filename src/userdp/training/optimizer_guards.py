@@ -81,8 +81,7 @@ class KnownWeights:
         now = digests_of(self._model)
         if self.first not in (None, now.whole):
             raise UseError(
-                "these are not the weights that the run was begun with, and it has taken no step: "
-                "its claim would say nothing of what they had learned before",
+                "these are not the weights that the run was begun with: no claim knows of others",
                 hint="load the weights that it is to begin with, then call make_private()",
             )
         if self.first is not None:

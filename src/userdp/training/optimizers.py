@@ -117,8 +117,8 @@ def following_factor(
         unit = _SIGNAL * l2_norm**2
         product = sum(float(whole((grad * mean).sum())) for grad, mean in pairs) / unit
         length = math.sqrt(sum(float(whole(mean.square().sum())) for _, mean in pairs))
-        by_chance = noise_std * length / unit  # of the product, a standard deviation
-        change = _PACE * math.tanh(product) / (1 + by_chance**2) ** 2
+        # What is divided by grows with the product's standard deviation by chance.
+        change = _PACE * math.tanh(product) / (1 + (noise_std * length / unit) ** 2) ** 2
         factor = min(_MOST, max(1 / _MOST, factor * math.exp(change)))
     for group in groups:
         group["factor"] = factor

@@ -176,12 +176,12 @@ def personalize_run(
         UseError: the run has no model, or nobody held out has two examples.
     """
     folder, computes = RunFolder(run), choose_device(device)
-    StoreLedger(store.path).look("personalize")
     models = released_models(folder, store, with_base=with_base)
     if most_users is not None:
         require_count("most_users", most_users)
     split = store.split(Split.HELD_OUT_USERS)
     users = np.flatnonzero(split.counts >= 2)
+    StoreLedger(store.path).look("personalize")
     if not len(users):
         raise UseError(
             "no held-out user has two examples", hint="prepare the store with --held-out-users 0.1"

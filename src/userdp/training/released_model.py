@@ -137,7 +137,10 @@ def save_model(
             known = transformers.GenerationConfig().to_dict()
             _rewrite(temporary / "generation_config.json", lambda given: _only(given, known))
         elif is_adapted(model):
-            model.save_pretrained(temporary)  # type: ignore[operator]
+            adapted: Any = model
+            adapted.save_pretrained(temporary, selected_adapters=adapted.active_adapters)
+            for file in temporary.glob(f"{adapted.active_adapters[0]}/*"):  # has a name of its own
+                file.rename(temporary / file.name)
             (temporary / "README.md").unlink(missing_ok=True)
             _rewrite(temporary / "adapter_config.json", _without_places)
         else:
@@ -180,8 +183,8 @@ def unsharded(model: nn.Module) -> nn.Module:
     built: Any = transformers.AutoModelForCausalLM.from_config(base.config)
     plain = built
     if adapted is not None:
-        (settings,) = adapted.peft_config.values()
-        built = sys.modules["peft"].get_peft_model(built, copy.deepcopy(settings))
+        ((name, settings),) = adapted.peft_config.items()
+        built = sys.modules["peft"].get_peft_model(built, copy.deepcopy(settings), name)
     built.load_state_dict(weights, assign=True)  # in the dtype that they are in
     plain.tie_weights()
     return cast(nn.Module, built)
@@ -349,8 +352,7 @@ def base_of(folder: RunFolder, store: UserStore) -> nn.Module:
     # Of new weights the ledger has no digest: they follow the seed.
     if weights not in (None, digests_of(model).whole):
         raise UseError(
-            f"{name!r} does not hold the weights that the run began from: it would be compared "
-            "with another model",
+            f"{name!r} does not hold the weights that the run began from: no base to compare with",
             hint="put them back, or leave the base out (--no-base); adapters alone need their base",
         )
     return model.float()

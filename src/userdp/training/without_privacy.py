@@ -60,8 +60,7 @@ class PlainRun(AbstractContextManager["PlainRun"]):
         chosen = of.options.scores is not None or of.options.selection != Strategy.RANDOM
         if World().size > 1 or chosen:
             raise UseError(
-                "a run without privacy is there to compare with: it trains in one process, on all "
-                "examples",
+                "a run without privacy is for comparison: it trains in one process on all examples",
                 hint="leave torchrun, learning.selection and run.scores out",
             )
         require_same_parameters(of.model, of.optimizer)
@@ -118,8 +117,7 @@ class PlainRun(AbstractContextManager["PlainRun"]):
         if self._clip_norm is not None:
             torch.nn.utils.clip_grad_norm_(parameters, self._clip_norm)
         loss = total if math.isfinite(total) else None  # JSON knows no NaN
-        seconds = round(time.monotonic() - begin, 4)
-        facts = {"rows": len(rows), "loss": loss, "seconds": seconds}
+        facts = {"rows": len(rows), "loss": loss, "seconds": round(time.monotonic() - begin, 4)}
         return Step(number=self.done + 1, operator=facts)
 
     def _rows(self, step: int) -> NDArray[np.int64]:

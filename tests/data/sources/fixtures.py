@@ -38,7 +38,7 @@ ODD_LINES: dict[bytes, Drop | tuple[str, str]] = {
     b'{"user":"a","text":"t","x":"\\udc00"}': WHOLE,
     b'{"user":"a","text":"\\ud83d"}': Drop.INVALID_UTF8,
     b'{"user":"a","text":"\xff"}': Drop.INVALID_UTF8,
-    b'{"user":"a","text":"t","x":"\xff"}': Drop.INVALID_UTF8,
+    b'{"user":"a","text":"t","x":"\xff"}': ("a", "t"),
     b'{"user":"a","text":"\\ud83d\\ude42"}': ("a", "🙂"),
     b'{"user":"\\u2003","text":"t"}': Drop.NO_USER,
     b'{"user":"a","text":"\\u2003\\u0085"}': Drop.EMPTY_TEXT, b'{"user":7,"text":"t"}': ("7", "t"),

@@ -125,7 +125,8 @@ COMMITS = [
     ("ana@x.org", "2017-01-01T00:00:00Z", "first\nwith a body"),
     ("ben@x.org", "2018-01-01T00:00:00Z", "second"), ("ana@x.org", "2018-01-02T00:00:00Z", ""),
 ]  # fmt: skip
-DATES = [{**ROW, "date": value} for value in (1514764799, 1514764800, "soon", None)]
+DATES = [{**ROW, "date": value} for value in
+         (1514764799, 1514764800, "soon", None, "1514764800", "1425060800000")]  # fmt: skip
 TALK = {"user": "ana", "messages": [{"role": "user", "content": "Why?"},
                                     {"role": "assistant", "content": "So."}]}  # fmt: skip
 
@@ -154,6 +155,8 @@ SENDERS = {
     "ana at example.org (Ana Quill)": "ana@example.org",
     "ana (at) example.org": "ana@example.org",
     "'ana@example.org'": "ana@example.org",
+    "José <josé@example.org>": "josé@example.org",
+    "Josè <josè@example.org>": "josè@example.org",
     "Ana Quill": None,
     "Ana at Home": None,
     "root (Cron Daemon)": None,
@@ -295,8 +298,8 @@ CASES = {
         odd_columns, [("a", "x")],
         {Drop.NO_USER_FIELD: 1, Drop.INVALID_UTF8: 1, Drop.NO_TEXT_FIELD: 1}),
     "dates": Case(lambda folder: write_jsonl(folder / "a.jsonl", DATES),
-                  [("ana", "some words")] * 2, {Drop.NO_DATE: 2},
-                  {"date": "date", "held_out_from": "2018-01-01"}, "-x"),
+                  [("ana", "some words")] * 3, {Drop.NO_DATE: 3},
+                  {"date": "date", "held_out_from": "2018-01-01"}, "-xx"),
     "dates of conversations": Case(
         lambda folder: write_jsonl(folder / "a.jsonl", [{**TALK, "date": at} for at in (0, 2e9)]),
         [("ana", "User: Why?\n\nAssistant: So.\n\n")] * 2, {},
@@ -330,8 +333,7 @@ def test_an_input_gives_its_records_and_every_other_entry_is_counted(tmp_path, n
         pytest.importorskip("tldextract", reason="the extra web is not installed")
     made = case.make(tmp_path)
     records, tally = read(*(made if isinstance(made, list) else [made]), **case.options)
-    wanted = [(user, text.strip()) for user, text in case.records]
-    assert spoken(records) == wanted
+    assert spoken(records) == [(user, text.strip()) for user, text in case.records]
     assert tally.drops == {str(reason): count for reason, count in case.drops.items()}
     assert tally.records_read == len(records) + tally.drops.total()
     if case.held_out is not None:

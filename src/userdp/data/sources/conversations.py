@@ -21,7 +21,7 @@ prompt and a completion, those of the completion.
 The template is applied to place-holders in place of the messages' contents, and these are put in
 afterwards. So nobody's text can open a role or end a turn: what the template wrote is markup, in
 which special tokens are such; what people wrote is plain text throughout (also where it spells
-``<|im_end|>``).
+``<|im_end|>``). A template that trims contents, or cuts a part out, does so with a place-holder.
 """
 
 from __future__ import annotations

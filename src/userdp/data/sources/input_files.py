@@ -103,7 +103,7 @@ def existing(name: str) -> list[Path]:
     Raises:
         UseError: nothing is there.
     """
-    found = [name] if Path(name).exists() else []
+    found = [name] if name and Path(name).exists() else []
     if not found and glob.has_magic(name):
         found = sorted(glob.glob(name, recursive=True))  # noqa: PTH207 (patterns may be absolute)
     if not found:
@@ -131,8 +131,7 @@ def is_named(path: Path, suffixes: tuple[str, ...]) -> bool:
 
 def holds(path: Path, suffixes: tuple[str, ...]) -> bool:
     """Whether a file, or one below a folder, is named so."""
-    files = files_in(path) if path.is_dir() else [path]
-    return any(is_named(file, suffixes) for file in files)
+    return any(is_named(one, suffixes) for one in (files_in(path) if path.is_dir() else [path]))
 
 
 @contextmanager
@@ -187,7 +186,7 @@ def files_facts(files: Sequence[Path]) -> dict[str, Any]:
 
 def provenance_of(text: Path) -> Path:
     """The file beside a text that says where it is from."""
-    return text.with_name(f"{text.name}{PROVENANCE}")
+    return text.parent / f"{text.name}{PROVENANCE}"
 
 
 def provenance(paths: Iterable[Path]) -> dict[str, Any]:
@@ -211,7 +210,7 @@ def with_lost(facts: dict[str, Any], written_by: set[str]) -> dict[str, Any]:
 def _beside(path: Path) -> dict[str, Any]:
     """The provenance beside a file, which may have been packed or unpacked since."""
     for name in (path.name, f"{path.name}.gz", path.name.removesuffix(".gz")):
-        beside = provenance_of(path.with_name(name))
+        beside = provenance_of(path.parent / name)
         if beside.is_file():
             said = read_json(beside, what="the provenance of a text")
             for field, hint in ((GENERATED, str), ("lineage", dict[str, Any])):

@@ -50,6 +50,7 @@ from contextlib import suppress
 from email.errors import MessageError
 from email.header import decode_header, make_header
 from email.message import Message
+from email.parser import BytesHeaderParser
 from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Any
@@ -152,19 +153,20 @@ def _content(path: Path) -> mmap.mmap | bytes:
 def _entries(content: bytes, options: SourceOptions) -> Iterator[Entry]:
     """The records of one message, or why there is none.
 
-    A message without a sender's address is dropped, and each message attached to it.
+    A message without a sender's address is dropped, and each message attached to it. One whose body
+    cannot be read has its owners all the same (see `record_of`).
     """
+    problem, body, attached = None, "", 0
     try:
         message = email.message_from_bytes(content)
-        senders = _addresses(message, "From") or _addresses(message, "Sender")
-        receivers = _addresses(message, "To", "Cc", "Bcc")
         body, attached = _body(message)
-        subject, date = _header(message, "Subject"), _header(message, "Date")
     except (MessageError, ValueError, LookupError, RecursionError, TypeError):
-        yield Drop.UNREADABLE
-        return
+        message, problem = BytesHeaderParser().parsebytes(content), Drop.UNREADABLE
+    senders = _addresses(message, "from") or _addresses(message, "sender")
+    receivers = _addresses(message, "to", "cc", "bcc")
+    subject, date = _header(message, "subject"), _header(message, "date")
     yield from [Drop.ATTACHED] * attached
-    held_out, problem = _is_from(date, options), _problem(subject, body, options)
+    held_out, problem = _is_from(date, options), problem or _problem(subject, body, options)
     each = [[one] for one in receivers] or [[]]
     for to in each if options.receivers else [receivers]:
         if not senders:
@@ -222,7 +224,7 @@ def _addresses(message: Message, *names: str) -> list[str]:
     What stands in angle brackets is an address; names and comments are none, whatever commas they
     have, and a part without @ is none.
     """
-    values = [str(value).split() for name in names for value in message.get_all(name, [])]
+    values = [value.split() for name in names for value in _values(message, name)]
     plain = [_ASIDE.sub(" ", _AT.sub("@", " ".join(value))) for value in values]
     inner = [
         part.rpartition("<")[2].partition(">")[0] for part in re.split("[,;:]", ",".join(plain))
@@ -232,14 +234,17 @@ def _addresses(message: Message, *names: str) -> list[str]:
 
 
 def _header(message: Message, name: str) -> str:
-    value = message.get(name)
-    if value is None:
-        return ""
-    try:
-        text = str(make_header(decode_header(value)))
-    except (ValueError, LookupError, MessageError):
-        text = str(value)
+    text = next(_values(message, name), "")
+    with suppress(ValueError, LookupError, MessageError):
+        text = str(make_header(decode_header(text)))
     return " ".join(text.split())
+
+
+def _values(message: Message, name: str) -> Iterator[str]:
+    """A header's values, of which some programs write the letters as they are (RFC 6532)."""
+    for other, value in message.raw_items():
+        if other.lower() == name:
+            yield _letters(value.encode(errors="surrogateescape"))
 
 
 def _body(message: Message) -> tuple[str, int]:
@@ -285,10 +290,12 @@ def _own_parts(part: Message) -> tuple[list[Message], int]:
 
 
 def _decoded(part: Message) -> str:
-    payload = part.get_payload(decode=True)
-    if not isinstance(payload, bytes):
-        return ""
-    for charset in (part.get_content_charset("utf-8"), "utf-8"):
+    payload, charset = part.get_payload(decode=True), part.get_content_charset("utf-8")
+    return _letters(payload, charset) if isinstance(payload, bytes) else ""
+
+
+def _letters(content: bytes, charset: str = "utf-8") -> str:
+    for one in (charset, "utf-8"):
         with suppress(LookupError, ValueError):
-            return payload.decode(charset)
-    return payload.decode("latin-1")  # old mail names no charset; every byte is a letter then
+            return content.decode(one)
+    return content.decode("latin-1")  # old mail names no charset; every byte is a letter then

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
@@ -22,6 +23,8 @@ Parse = Callable[[Row], Entry]
 UserOf = Callable[[str], bytes | Drop]
 """Makes the user of a field's value."""
 _PLACES_LOOKED_AT, _ROWS_LOOKED_AT = 32, 100
+_SECONDS = re.compile(r"-?\d{9,}(\.\d*)?")
+"""Since 1970, as CSV writes them; 20180131 is a day."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -181,6 +184,8 @@ def is_from(value: Any, day: datetime) -> bool | Drop:
             value = value.decode()
         if isinstance(value, date):
             value = value.isoformat()
+        if isinstance(value, str) and _SECONDS.fullmatch(value.strip()):
+            value = float(value)
         if isinstance(value, str):
             moment = datetime.fromisoformat(value.strip().removesuffix(" UTC"))
         elif isinstance(value, int | float) and not isinstance(value, bool):

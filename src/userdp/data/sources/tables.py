@@ -133,17 +133,19 @@ def _jsonl_rows(path: Path, fields: Fields, options: SourceOptions, at: At) -> I
             f"{path} is one JSON array, and no line is a JSON object by itself",
             hint="split it into lines: jq -c '.[]' FILE > FILE.jsonl",
         )
+    # Bytes that are not UTF-8 become surrogates, as in CSV: a text with them keeps its owners.
+    errors = "strict" if fields is None else "surrogateescape"
     content, place = opened_text(path)
     with content:
         for number, line in enumerate(content):
             if number % _REPORT_EVERY == 0:
                 at(place())
-            yield _object_of(line if number else line.removeprefix(codecs.BOM_UTF8))
+            yield _object_of(line if number else line.removeprefix(codecs.BOM_UTF8), errors)
 
 
-def _object_of(line: bytes) -> Row | Drop:
+def _object_of(line: bytes, errors: str) -> Row | Drop:
     try:
-        content = line.decode().strip(_JSON_SPACE)
+        content = line.decode(errors=errors).strip(_JSON_SPACE)
     except UnicodeDecodeError:
         return Drop.INVALID_UTF8
     try:
@@ -247,8 +249,7 @@ def columns_of(names: Sequence[str], fields: Fields, *, where: str) -> list[str]
     for name in own if fields else ():
         if own.count(name) > 1:
             raise UseError(
-                f"{where} has {own.count(name)} columns named {name!r}: which one is meant cannot "
-                "be told",
+                f"{where} has {own.count(name)} columns named {name!r}: which one is meant?",
                 hint="rename one of them",
             )
     return own or list(names)

@@ -10,7 +10,7 @@ r"""Many units in one backward pass, each clipped as if alone.
    float32 product over S positions. With :math:`B = \sum_{st} |K_{st} H_{st}|`, of which the square
    of every partial sum is at most a part, it is off by at most :math:`(S + 2 \sqrt S) u \sqrt B`;
    the norm is larger by at least :math:`c u B / \|G\|`, c the mean of both sides' counts of
-   roundings. So it is too long by at most :math:`(S + 2 \sqrt S)^2 u / (4 c)` of the norm: 2e-5 on
+   roundings. So it is too long by at most :math:`(S + 2 \sqrt S)^2 u / (4 c)` of the norm: 4e-5 on
    a CPU and 1.3e-4 on accelerators, at all shapes up to 2^20 by 2^20 for which `uses.choose_form`
    takes Gram matrices.
 2. *What other units contribute does not depend on a unit's presence, to the last bit.* Passes have

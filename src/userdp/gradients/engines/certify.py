@@ -234,8 +234,7 @@ class Proving(Following):
     def __init__(self, tape: Tape) -> None:
         super().__init__()
         self.done = Calls()
-        held = [*tape.workspace.held, *tape.workspace.strangers]
-        self.rows = Rows(tape.layout.rows, held)
+        self.rows = Rows(tape.layout.rows, [*tape.workspace.held, *tape.workspace.strangers])
         self._tape: Tape = weakref.proxy(tape)  # which holds this: its pass is large
 
     def place_of(self, tensor: Tensor) -> Place | None:

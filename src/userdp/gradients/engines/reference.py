@@ -90,8 +90,7 @@ def count_failed(task: Task, total: ClippedSum, unit: int, error: Exception) -> 
         raise error
     known = _runs.of(task.model, task.loss)
     if not known:
-        device = task.units.lengths.device
-        some = made_up(task.model, RAGGED[0], masked=task.masked, device=device)
+        some = made_up(task.model, RAGGED[0], masked=task.masked, device=task.units.lengths.device)
         with known_randomness("made-up rows"):
             mean_gradient(task.but(units=some.select(0, 1)))
         known[True] = True

@@ -76,6 +76,7 @@ from itertools import accumulate
 from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from userdp.gradients.engines.engine import Task
@@ -196,8 +197,7 @@ def longest_run(each_US: Tensor) -> Tensor:
     units, positions = each_US.shape
     if positions <= RUN:
         return each_US.sum(1)
-    missing = -positions % RUN
-    blocks = torch.nn.functional.pad(each_US, (0, missing)).view(units, -1, RUN).sum(2)
+    blocks = F.pad(each_US, (0, -positions % RUN)).view(units, -1, RUN).sum(2)
     return (blocks[:, 1:] + blocks[:, :-1]).amax(1)  # a run lies in two blocks at most
 
 

@@ -105,8 +105,7 @@ SETTINGS = (
         names=(*_PROCESSES, "world_size", "n_gpu"),
         taken=(1,),
         why="gradients would be added up over processes or GPUs before users are clipped",
-        instead="use one process on one GPU (CUDA_VISIBLE_DEVICES=0), or userdp.make_private "
-        "under torchrun",
+        instead="use one GPU, as by CUDA_VISIBLE_DEVICES=0, or userdp.make_private under torchrun",
     ),
     Setting(
         names=("auto_find_batch_size",),

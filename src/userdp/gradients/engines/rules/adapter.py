@@ -56,8 +56,7 @@ class _Adapted(Layer):
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
         value = F.linear(x, weight.T if self.transposed else weight, bias)
         between = F.linear(x, a).mul_(self.scale)
-        flat = value.view(-1, value.shape[-1])
-        flat.addmm_(between.view(-1, between.shape[-1]), b.T)
+        value.view(-1, value.shape[-1]).addmm_(between.view(-1, between.shape[-1]), b.T)
         return value, (x, between, weight, a, b)
 
     def backward(self, saved: Any, gradient: Tensor, needed: bool) -> Tensor | None:

@@ -91,8 +91,7 @@ class Spread(Layer):
         dim = self.place.dim
         assert dim is not None
         shape = [1] * (self.dims - tensor.dim()) + list(tensor.shape)
-        indices = self.tape.layout.rows * self.place.inner
-        wanted = [*shape[:dim], indices, *shape[dim + 1 :]]
+        wanted = [*shape[:dim], self.tape.layout.rows * self.place.inner, *shape[dim + 1 :]]
         return tensor.reshape(shape).expand(wanted).clone(), (tensor,)
 
     def backward(self, saved: Any, gradient: Tensor, needed: bool) -> None:
