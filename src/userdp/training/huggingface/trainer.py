@@ -405,8 +405,8 @@ def require_own(folder: Path, *, run_id: str) -> None:
     seal = sealed(folder)
     if seal is None or seal != {"run_id": run_id, "weights": digest_of(folder)}:
         raise FailureError(
-            f"the checkpoint {folder} is not whole or not this run's: its weights may be another's",
-            hint="put its own back, or say resume_from_checkpoint=True: the last whole one",
+            f"{folder} is not whole, or not what this run wrote: its weights may be another's",
+            hint="put its own back, or say resume_from_checkpoint=True for the last whole one",
         )
 
 
