@@ -169,7 +169,7 @@ def _claimed(run: RunRecord) -> Lineage:
     claimed = claim(run)
     if not claimed.finite:
         raise UseError(
-            f"nothing is claimed of the model ({claimed.composition}): a release would have no price",
+            f"nothing is claimed of the model ({claimed.composition}): a release has no price",
             hint="evaluate it without --epsilon, for its operator alone",
         )
     return claimed.lineage
