@@ -151,7 +151,8 @@ def foreseen(history: History, plan: Plan, *, base: Lineage | None = None) -> di
         base: what the model that it begins from descends from (`userdp.claims.weights.ancestry`).
 
     Returns:
-        Plain values; ε is None where the parts do not add up, as over several adjacencies.
+        Plain values; ε is None where the parts do not add up, as over several adjacencies. With
+        ``conditions``, in words: those that are known by now.
     """
     lineage = (base or Lineage()) + lineage_between(history)
     lineage += of_parts([payer_of(history, of_run("the next run", plan))], *of_plan(plan))

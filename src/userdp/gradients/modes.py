@@ -139,7 +139,7 @@ def keep_freed_memory() -> None:
     By itself it gives back what is free at the end of its heap, and each block above 32 MiB. The
     next pass then waits for fresh pages, 10% of a step (GPT-2 of 354 M weights; 8% in bfloat16 at
     4 layers of 256). Plain training is mostly spared that by its gradients, which stay where the
-    first backward pass puts them, above its activations. Memory does not grow by it (1%).
+    first backward pass puts them, above its activations. At that size the peak grew by 1%.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
     if mallopt is not None:  # the older glibc takes no more than 32 MiB

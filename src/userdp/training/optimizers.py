@@ -117,7 +117,7 @@ def following_factor(
         unit = _SIGNAL * l2_norm**2
         product = sum(float(whole((grad * mean).sum())) for grad, mean in pairs) / unit
         length = math.sqrt(sum(float(whole(mean.square().sum())) for _, mean in pairs))
-        # What is divided by grows with the product's standard deviation by chance.
+        # Squared is the standard deviation that the product has by chance alone.
         change = _PACE * math.tanh(product) / (1 + (noise_std * length / unit) ** 2) ** 2
         factor = min(_MOST, max(1 / _MOST, factor * math.exp(change)))
     for group in groups:

@@ -67,7 +67,7 @@ def table_source(table: Any, options: SourceOptions, *, kind: str | None = None)
         table = table.collect()
     streamed = hasattr(table, "__arrow_c_stream__")
     if streamed and not (isinstance(table, Iterable) and column_names(table)):
-        table = pa.table(table)  # of DuckDB, or an Arrow reader: it is read once, and then gone
+        table = pa.table(table)  # DuckDB's, or a reader, whose rows come only once
     if not isinstance(table, Iterable | pa.Table):
         raise UseError(
             f"a {type(table).__name__} is no table",
