@@ -5,7 +5,9 @@ Input that cannot be used is in mistakes.toml.
 
 from __future__ import annotations
 
+import os
 import shutil
+import signal
 from pathlib import Path
 
 import pytest
@@ -15,7 +17,11 @@ from tests.claims.lives import Teller
 from tests.data.corpora import corpus, write_jsonl
 from tests.speed import fast_then_slow
 from tests.training.processes import start
+from userdp.core.errors import UseError
+from userdp.data import store_folder
+from userdp.data.store_meta import read_meta
 from userdp.data.user_store import UserStore
+from userdp.ledger import StoreLedger
 
 
 def people(path: Path, users: int = 20) -> Path:
@@ -96,3 +102,45 @@ def test_a_chat_template_is_used_or_its_absence_is_said(tmp_path, userdp):
     ):
         status, _, err = userdp(*line, *more)
         assert (status, "template" in err) == (0, said)
+
+
+def test_an_append_that_counts_is_not_told_as_one_to_repeat(tmp_path, monkeypatch):
+    """A signal while what the store names no more is removed."""
+    first, more = people(tmp_path / "a.jsonl", 3), people(tmp_path / "b.jsonl", 5)
+    before = library.prepare(first, out=tmp_path / "store")
+    honest = store_folder.clear
+
+    def interrupted(folder, meta):
+        os.kill(os.getpid(), signal.SIGINT)
+        honest(folder, meta)
+
+    monkeypatch.setattr(store_folder, "clear", interrupted)
+    after = library.prepare(more, out=tmp_path / "store", append=True)
+    assert (before.users, after.users) == (3, 5)
+
+
+def test_a_store_whose_ledger_is_lost_is_left_as_it_is(tmp_path):
+    source, place = people(tmp_path / "a.jsonl", 3), tmp_path / "store"
+    kept = library.prepare(source, out=place)
+    StoreLedger(place).look("a look")
+    (place / "ledger.jsonl").unlink()
+    for again in ("append", "overwrite"):
+        with pytest.raises(UseError, match="prepare the store elsewhere"):
+            library.prepare(source, out=place, **{again: True})
+        assert read_meta(place) == kept.meta
+
+
+def test_an_error_of_the_rows_is_theirs_and_no_full_disk(tmp_path):
+    def rows():
+        yield {"user": "ana", "text": Path("missing.txt").read_text()}
+
+    with pytest.raises(FileNotFoundError, match="missing"):
+        library.prepare(rows(), out=tmp_path / "store")
+    assert not (tmp_path / "store").exists()
+
+
+def test_a_store_of_several_owners_holds_no_examples_out(tmp_path):
+    rows = [{"user": [f"u{n}", f"u{n + 1}"], "text": "some words"} for n in range(40)]
+    options = {"records_per_user": 2, "held_out_users": 0}
+    store = library.prepare(rows, out=tmp_path / "store", **options)
+    assert (store.meta.held_out_examples, store.meta.totals["splits"]["train"]["users"]) == (0, 40)

@@ -55,7 +55,8 @@ MISFITS = {
 @pytest.mark.parametrize("kind", MISFITS)
 def test_a_csv_row_that_does_not_fit_is_refused_with_its_line_and_the_way_out(tmp_path, kind):
     content, line = MISFITS[kind]
-    with pytest.raises(UseError, match=rf"begins in line {line} has .*\n.*csv-escape") as error:
+    said = rf"begins in line {line} has .*\n.*input.csv_escape"
+    with pytest.raises(UseError, match=said) as error:
         prepared(tmp_path, "a.csv", content)
     assert "secret" not in str(error.value)
     assert "pear" not in str(error.value)

@@ -37,7 +37,7 @@ def prepare(
     tokenizer: str | Path | None = None,
     seq_len: int = 128,
     held_out_users: float = 0.1,
-    held_out_examples: float = 0.05,
+    held_out_examples: float | None = None,
     split: SplitRule | None = None,
     records_per_user: int | None = None,
     engine: Engine = Engine.DUCKDB,
@@ -72,7 +72,8 @@ def prepare(
             must come from public text.
         seq_len: most tokens of an example.
         held_out_users: fraction of users of whom nothing is trained on.
-        held_out_examples: fraction of the other users' records that are not trained on.
+        held_out_examples: fraction of the other users' records that are not trained on; by default
+            0.05, and 0 with records_per_user, whose stores cannot train otherwise.
         split: hash (that fraction), given (only by the source or input.held_out_from) or first-part
             (a tenth of each user, at most 32); by default the papers' for stackoverflow, c4 and
             ccnews, else hash; of what is appended the store's.
@@ -104,6 +105,8 @@ def prepare(
         and words is not None
         and StoreTokenizer.load(words).sha256 != kept.tokenizer_sha256,
     })  # fmt: skip
+    if append or overwrite:
+        StoreLedger(place).history()  # refused before anything is written
     shared = None if ledger is None else Path(ledger)
     if shared is not None:
         StoreLedger.require_shareable(place, shared)
@@ -113,16 +116,17 @@ def prepare(
     if records.loss_mask and options.chat_template is None:
         warn(
             "these are conversations, and the tokenizer has no chat template: they are written as "
-            "`User: …` and `Assistant: …`, each followed by a blank line. A model that knows a "
-            "template of its own reads better what is written by it: give its folder, with "
-            "tokenizer_config.json or chat_template.jinja, as --tokenizer.",
+            "`User: …` and `Assistant: …`, each followed by a blank line. A model with a template "
+            "reads better what is written by it: give its folder, template included, as --tokenizer"
         )
     usual = KINDS[records.kind].split if records.kind in KINDS else SplitRule.HASH
     usual = SplitRule(kept.sources[-1]["split"]) if kept else usual  # as it was prepared
     how: dict[str, Any] = {"split": usual if split is None else SplitRule(split)}
     how |= {"engine": Engine(engine), "memory_limit": memory_limit}
     if not append:
-        how |= {"held_out_users": held_out_users, "held_out_examples": held_out_examples}
+        usual_share = 0.05 if records_per_user is None else 0.0
+        share = usual_share if held_out_examples is None else held_out_examples
+        how |= {"held_out_users": held_out_users, "held_out_examples": share}
         how |= {"tokenizer": StoreTokenizer.load(words), "seq_len": seq_len, "overwrite": overwrite}
         how["records_per_user"] = records_per_user
     write = append_records if append else prepare_store

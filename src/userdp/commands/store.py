@@ -153,8 +153,7 @@ def settle(run: str | os.PathLike[str]) -> dict[str, Any]:
     store = next((one for one in places if run_id in StoreLedger(one).history().ids), None)
     if store is None:
         raise UseError(
-            f"no store that knows the run at {folder} lies where it lay, beside the run or at its "
-            "place before",
+            f"no store that knows the run at {folder} lies beside it, or where it lay before",
             hint="settle the run where its store lies",
         )
     history = (ledger := StoreLedger(store)).history()

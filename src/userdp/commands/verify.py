@@ -61,8 +61,7 @@ def verify(
         )
     if subject is None:
         raise UseError(
-            f"{place} is neither a store nor a run nor a model nor an export: there is nothing to "
-            "check it by",
+            f"{place} is no store, run, model or export: there is nothing to check it by",
             hint="name a folder that `userdp prepare`, `train` or `export` wrote",
         )
     of_store = subject == "store"

@@ -35,14 +35,13 @@ def describe(store: UserStore) -> dict[str, Any]:
     """
     meta = store.meta
     named = ("drops", "example_drops", "seq_len", "vocab_size")
-    splits = meta.totals["splits"]
     return {
         "operator_only": True,
         **meta.totals,
         **{name: getattr(meta, name) for name in named},
         "splits": {
             name: {**totals, **per_user(store.split(name).counts)}
-            for name, totals in splits.items()
+            for name, totals in meta.totals["splits"].items()
         },
     }
 

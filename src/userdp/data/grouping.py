@@ -135,6 +135,5 @@ def _explained(error: Exception) -> BaseException:
         return error
     return FailureError(
         f"grouping records by user failed: {kind_of(error)}",
-        hint="is the disk full, or memory_limit too small? Working files lie beside the store "
-        "and are as large as the text",
+        hint="is the disk full (the text lies there once more), or memory_limit too small?",
     )

@@ -16,6 +16,7 @@ from typing import Any, TypedDict, Unpack
 
 from userdp.core.errors import FailureError, UseError, kind_of
 from userdp.core.files import working_folder
+from userdp.core.interrupts import held
 from userdp.core.stages import Progress
 from userdp.core.vocabulary import Adjacency, require_count, require_fraction
 from userdp.data.examples import ahead, first_parts, tokenized, write_examples
@@ -23,7 +24,7 @@ from userdp.data.grouping import MEMORY_LIMIT, Grouping
 from userdp.data.ownership import FIRST_OWNER, bounded
 from userdp.data.records import Record, Tally, in_blocks
 from userdp.data.sources import Source, user_is
-from userdp.data.sources.input_files import with_lost
+from userdp.data.sources.input_files import READING, with_lost
 from userdp.data.spark import tokenized_by_spark
 from userdp.data.splits import SplitRule
 from userdp.data.store_meta import MAX_SEQ_LEN, MIN_SEQ_LEN, StoreMeta
@@ -187,11 +188,10 @@ def _fill(
     if bound is not None:
         adjacency = str(Adjacency.FIXED_GRAPH)
         ownership = {"rule": "greedy", "adjacency": adjacency, "records_per_user": bound}
-    return writer.finish(
-        source=_facts(source, rule, tally),
-        tally=tally,
-        ownership=ownership,
-    )
+    with held() as signals:  # once it counts, nobody is told to repeat it
+        meta = writer.finish(source=_facts(source, rule, tally), tally=tally, ownership=ownership)
+        signals.heard = False
+    return meta
 
 
 def _counted(records: Iterable[Record], per_user: Counter[bytes]) -> Iterator[Record]:
@@ -213,10 +213,12 @@ def _facts(source: Source, rule: SplitRule, tally: Tally) -> dict[str, Any]:
 
 @contextmanager
 def _disk_errors(store: Path) -> Iterator[None]:
-    """`FailureError` where the disk fails."""
+    """`FailureError` where the disk fails, but for what failed in reading the source."""
     try:
         yield
     except OSError as error:
+        if READING in getattr(error, "__notes__", ()):
+            raise
         raise FailureError(
             f"the store at {store} could not be written: {kind_of(error)}; "
             "what was there before is unchanged",

@@ -40,6 +40,7 @@ class Drop(StrEnum):
     NO_RECEIVER = "mail without a receiver"
     ATTACHED = "message attached to a mail"
     MERGE = "merge commit"
+    ALREADY_READ = "commit of a repository before"
     NO_DOMAIN = "URL without a registered domain"
     NO_ANSWER = "conversation without an assistant's turn"
     NO_CONTENT = "message without text, such as a tool call or an image"

@@ -117,16 +117,14 @@ def select_once(
     """
     if strategy.per_step_only:
         raise UseError(
-            f"the selection {strategy} draws anew at each step, and example-level sampling fixes "
-            "each user's examples once",
+            f"the selection {strategy} draws anew at each step, and example-level sampling once",
             hint="use it with user-level sampling",
         )
     if strategy.scored and (scores is None or len(scores) != int(split.counts.sum())):
         got = "there are none" if scores is None else "these are of another number"
         raise UseError(
             f"the selection {strategy} needs a score for each example, and {got}",
-            hint="`userdp store score STORE --out scores.arrow`, then "
-            "--set run.scores=scores.arrow",
+            hint="`userdp store score STORE --out FILE`, then --set run.scores=FILE",
         )
     counts = np.minimum(split.counts, require_count("group_size", group_size))
     return FixedSelection(

@@ -109,8 +109,7 @@ def _started(spark: ExitStack, tokens: Tokens) -> tuple[SparkContext, Broadcast[
 def _job(starting: Future[tuple[SparkContext, Broadcast[Tokens]]], part: Path) -> Path:
     """Have the records of a file tokenized; return the file of their tokens."""
     spark, tokens = starting.result()
-    task = partial(tokenize_part, tokens=tokens)
-    (done,) = spark.parallelize([part], 1).map(task).collect()
+    (done,) = spark.parallelize([part], 1).map(partial(tokenize_part, tokens=tokens)).collect()
     if isinstance(done, UserdpError):
         raise done
     part.unlink()

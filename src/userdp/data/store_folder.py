@@ -15,6 +15,7 @@ from pathlib import Path
 
 from userdp.core.errors import UseError, UserdpError
 from userdp.core.files import append_line, exclusive, read_lines, sweep, sync
+from userdp.core.interrupts import held
 from userdp.data import store_meta as layout
 from userdp.data.store_meta import StateKind, StoreMeta, read_meta
 
@@ -30,8 +31,9 @@ def changing(store: Path) -> Iterator[None]:
         try:
             yield
         finally:
-            with suppress(UseError):  # of another version, and not yet replaced
+            with held() as signals, suppress(UseError):  # of another version, and not yet replaced
                 clear(store, read_meta(store))
+                signals.heard = False
 
 
 def clear(folder: Path, meta: StoreMeta) -> None:

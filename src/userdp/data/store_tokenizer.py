@@ -204,8 +204,7 @@ def _encoding_errors() -> Iterator[None]:
         yield
     except Exception as error:  # a bare one, whose message may quote the text
         raise UseError(
-            "the tokenizer cannot encode some of the text: it lacks a token for what it does not "
-            "know, or contradicts itself",
+            "the tokenizer cannot encode some of the text: it has no token for what is unknown",
             hint="give a tokenizer.json that encodes any text, as those of trained models do",
         ) from error
 

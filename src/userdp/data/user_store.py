@@ -83,8 +83,7 @@ class UserStore:
         try:
             return cls(folder, meta)
         except (OSError, UseError) as error:
-            now = read_meta(folder)
-            if now.generation != meta.generation:  # changed since we read it
+            if read_meta(folder).generation != meta.generation:  # changed since we read it
                 return cls.open(folder, fixed_graph=fixed_graph)
             raise UseError(
                 f"the store at {folder} is damaged: {error}",
@@ -255,8 +254,7 @@ def verify_store(
     Raises:
         UseError: no store is at ``path``, or it is of another version.
     """
-    meta = read_meta(path)
-    return tuple(_differences(path, meta, quick=quick, progress=progress or Progress()))
+    return tuple(_differences(path, read_meta(path), quick=quick, progress=progress or Progress()))
 
 
 def require_intact(
@@ -274,8 +272,7 @@ def require_intact(
         meta = read_meta(path)
         if meta.states[: len(store.meta.states)] != store.meta.states:
             raise UseError(
-                f"another store lies at {path} than the one that was opened: its people would be "
-                "charged for what others wrote",
+                f"another store lies at {path} than the one that was opened, with other people",
                 hint="open it again",
             )
         wrong = next(_differences(path, meta, quick=quick, progress=progress or Progress()), None)

@@ -296,12 +296,11 @@ class StoreWriter:
         users = pa.record_batch(columns, USERS)
         write_arrow(self._place / layout.USERS, users)
         write_file(self._place / layout.TOKENIZER, self.tokenizer.content)
-        totals = self._totals(users)
         self.meta = replace(
             meta,
             generation=self._number,
             content_sha256=content_hash(users, meta),
-            totals={"records_read": meta.totals["records_read"] + read, **totals},
+            totals={"records_read": meta.totals["records_read"] + read, **self._totals(users)},
             files=seal(self._place),
         )
         for changed in (self._place, self._place.parent, self.folder):
@@ -319,12 +318,11 @@ class StoreWriter:
             }
             for split, files in self._files.items()
         }
-        both = {key: sum(one[key] for one in splits.values()) for key in ("examples", "tokens")}
         return {
             "records_stored": pc.sum(users["records"]).as_py() or 0,
             "users": len(users),
             "near_colliding_users": near_colliding(users["id"].to_pylist()),
-            **both,
+            **{key: sum(one[key] for one in splits.values()) for key in ("examples", "tokens")},
             "splits": splits,
         }
 

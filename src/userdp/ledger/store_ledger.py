@@ -170,7 +170,7 @@ class StoreLedger:
                 f"the privacy ledger {self.path} is gone, was put back to an earlier state, or was "
                 "written anew: it does not hold what these people were charged, so that nothing "
                 "may be charged and nothing claimed",
-                hint="prepare the store again; what was trained before is then not in its claims",
+                hint="prepare the store elsewhere; what was trained before is not in its claims",
             )
         return history
 

@@ -300,6 +300,13 @@ CASES = {
     "dates": Case(lambda folder: write_jsonl(folder / "a.jsonl", DATES),
                   [("ana", "some words")] * 3, {Drop.NO_DATE: 3},
                   {"date": "date", "held_out_from": "2018-01-01"}, "-xx"),
+    "days as numbers": Case(
+        lambda folder: write_jsonl(folder / "a.jsonl", [{**ROW, "date": at}
+                                                        for at in (20171231, 20180101.0)]),
+        [("ana", "some words")] * 2, {}, {"date": "date", "held_out_from": "2018-01-01"}, "-x"),
+    "a table that begins as mail does": Case(
+        within({"a.csv": "From Address,Body\nana,hello\n"}, "a.csv"),
+        [("ana", "hello")], {}, {"user": "From Address", "text": "Body"}),
     "dates of conversations": Case(
         lambda folder: write_jsonl(folder / "a.jsonl", [{**TALK, "date": at} for at in (0, 2e9)]),
         [("ana", "User: Why?\n\nAssistant: So.\n\n")] * 2, {},
@@ -406,6 +413,10 @@ def test_an_address_is_read_as_a_file_is(tmp_path):
     assert len(read(f"zip://*/x.jsonl::{tmp_path / 'a.zip'}")[0]) == 2, "of one name, both"
     with pytest.raises(UseError, match="cannot be read"):
         read("memory://bucket/nowhere.jsonl")
+    with fsspec.open("memory://bucket/emma.txt", "wb") as there:
+        there.write(b"a book")
+    with pytest.raises(UseError, match="copy the folder to this machine"):
+        read("memory://bucket/emma.txt")
 
 
 def test_a_file_is_read_once_and_links_to_folders_are_told_of(tmp_path):
@@ -414,6 +425,21 @@ def test_a_file_is_read_once_and_links_to_folders_are_told_of(tmp_path):
     (file.parent / "more").symlink_to(tmp_path)
     with pytest.warns(UserWarning, match="1 links to folders"):
         assert len(read(file.parent, file)[0]) == 1
+
+
+def test_what_two_places_hold_is_one_record_and_two_files_of_one_name_are_two(tmp_path):
+    repository = write_repository(tmp_path / "app", COMMITS)
+    shutil.copytree(repository, tmp_path / "fork")
+    records, tally = read(repository, tmp_path / "fork")
+    assert (len(records), tally.drops[Drop.ALREADY_READ]) == (2, 3)
+    inbox = within({"mail/lay-k/1": mail(body="one")}, "mail")(tmp_path)
+    assert len(read(inbox, inbox / "lay-k", kind="maildir")[0]) == 1
+    with zipfile.ZipFile(zipped(tmp_path), "a") as archive:
+        archive.writestr("ana/twice.txt", "first")
+        with pytest.warns(UserWarning, match="Duplicate"):
+            archive.writestr("ana/twice.txt", "second")
+    texts = [text for _, text in pairs(read(tmp_path / "texts.zip")[0])]
+    assert {"first", "second"} <= set(texts)
 
 
 # Tables in memory
@@ -434,6 +460,10 @@ def test_tables_in_memory_are_read_by_their_columns():
         in_memory(pandas.DataFrame([["ana", "x", "y"]], columns=["user", "text", "text"]))
     with pytest.raises(UseError, match="Int64"):
         in_memory(pandas.DataFrame({"user": [1, None], "text": texts}))
+    dated = pandas.DataFrame({"user": ["ana"], "text": ["x"], "date": [1.5e9]})
+    assert in_memory(dated, date="date", held_out_from="2018-01-01") == [("ana", "x")]
+    with pytest.raises(UseError, match="prepare them apart"):
+        in_memory([TALK, ROW])
 
 
 def test_data_sets_streamed_and_saved_are_read_as_tables_are(tmp_path):

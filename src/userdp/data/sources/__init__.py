@@ -19,9 +19,9 @@ from userdp.data.sources import (
     memory,
     paper_datasets,
 )
-from userdp.data.sources.conversations import as_conversations, is_conversation
+from userdp.data.sources.conversations import as_conversations, or_conversations
 from userdp.data.sources.input_files import existing, expand, files_facts, holds, local_paths
-from userdp.data.sources.rows_to_records import Table, first_held_out
+from userdp.data.sources.rows_to_records import first_held_out
 from userdp.data.sources.source import At, Entry, InputOptions, Source, SourceOptions
 from userdp.data.sources.tables import FORMS, is_jsonl, open_tables
 from userdp.data.splits import SplitRule
@@ -163,9 +163,13 @@ def open_source(
     options = options or SourceOptions()
     first_held_out(options)  # refused at once if it is no date
     here = [local for path in paths for local in local_paths(path)]
-    if kind is None:
-        return _recognised(here, options)
-    return KINDS[kind].source(kind, here, options)
+    source = KINDS[kind].source(kind, here, options) if kind else _recognised(here, options)
+    if source.kind in ("folder", "leaf") and any("://" in path for path in paths):
+        raise UseError(
+            f"{source.kind} tells users or splits by folders, which a copy of an address has not",
+            hint="copy the folder to this machine first",
+        )
+    return source
 
 
 def _recognised(paths: list[str], options: SourceOptions) -> Source:
@@ -181,7 +185,8 @@ def _recognised(paths: list[str], options: SourceOptions) -> Source:
         kind_of[file] = kind
     kinds = set(kind_of.values())
     if kinds <= FORMS.keys():
-        return _or_conversations(open_tables(paths, options), options)
+        table = open_tables(paths, options)
+        return or_conversations(table, options, table.first_fields())
     if len(kinds) > 1:
         each = "; ".join(f"{file}: {kind}" for file, kind in kind_of.items())
         raise UseError(
@@ -191,21 +196,3 @@ def _recognised(paths: list[str], options: SourceOptions) -> Source:
         )
     (kind,) = kinds
     return KINDS[kind].source(kind, paths, options)
-
-
-def _or_conversations(table: Table, options: SourceOptions) -> Table:
-    """The table, read as conversations where its first records are such.
-
-    The *form* of the files decides (suffixes, names of fields), which counts as public, as the
-    options of the command do. One person's record must not decide it: where the first records do
-    not agree, the operator has to name the kind.
-    """
-    answers = {is_conversation(fields, options) for fields in table.first_fields()}
-    if {True, False} <= answers:
-        raise UseError(
-            f"some records have the field {options.text!r}, and others are conversations: a store "
-            "holds one or the other, since only conversations say what the loss counts",
-            hint="prepare them apart: --source conversations drops and counts what has no turns, "
-            "--source jsonl (or parquet, or csv) what has no text",
-        )
-    return as_conversations(table, options) if True in answers else table

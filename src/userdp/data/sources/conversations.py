@@ -27,7 +27,7 @@ which special tokens are such; what people wrote is plain text throughout (also 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from itertools import accumulate
 from pathlib import Path
@@ -94,6 +94,31 @@ def as_conversations(table: Table, options: SourceOptions) -> Table:
         return entry if isinstance(entry, Drop) else entry._replace(pieces=pieces)
 
     return replace(table, kind="conversations", fields=fields, parse=parse, loss_mask=True)
+
+
+def or_conversations(
+    table: Table, options: SourceOptions, first: Iterable[Collection[str]]
+) -> Table:
+    """The table, read as conversations where its first records are such.
+
+    The *form* of the table decides (suffixes, names of fields), which counts as public, as the
+    options of the command do. One person's record must not decide it: where the first records do
+    not agree, the operator has to name the kind.
+
+    Args:
+        table: read as plain text.
+        options: the names of the fields.
+        first: the fields of the first records.
+    """
+    answers = {is_conversation(fields, options) for fields in first}
+    if {True, False} <= answers:
+        raise UseError(
+            f"some records have the field {options.text!r}, and others are conversations: a store "
+            "holds one or the other, since only conversations say what the loss counts",
+            hint="prepare them apart: --source conversations drops and counts what has no turns, "
+            "--source jsonl (or parquet, or csv) what has no text",
+        )
+    return as_conversations(table, options) if True in answers else table
 
 
 def is_conversation(fields: Collection[str], options: InputOptions) -> bool | None:

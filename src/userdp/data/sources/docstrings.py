@@ -73,8 +73,7 @@ def _texts(module: str, file: Path) -> list[str] | None:
         return _topics(tree)
     documented = [node for node in ast.walk(tree) if isinstance(node, _DOCUMENTED)]
     documented.sort(key=lambda node: getattr(node, "lineno", 0))  # a module has no line
-    texts = map(ast.get_docstring, documented)
-    return [text for text in texts if text is not None]
+    return [text for text in map(ast.get_docstring, documented) if text is not None]
 
 
 def _topics(tree: ast.Module) -> list[str]:

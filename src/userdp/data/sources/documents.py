@@ -17,7 +17,8 @@ al. 2024, Section 3). UTF-8; a file that is not is dropped and counted.
     ben/notes.md
 
 Files are read in the order of their names; hidden ones, and those that do not end as documents do,
-are left out. A file outside all folders is nobody's, and counted.
+are left out. A file outside all folders is nobody's, and counted. An archive that was written to
+twice may hold two files of one name: both are records.
 """
 
 from __future__ import annotations
@@ -50,10 +51,10 @@ def open_folder(paths: list[str], options: SourceOptions) -> Source:
 def read_archive(path: Path, options: SourceOptions, at: At) -> Iterator[Entry]:
     """A record for each document in a ZIP."""
     with zipfile.ZipFile(path) as archive:
-        for name in sorted(filter(_is_document, archive.namelist())):
-            top, slash, _ = name.partition("/")
-            text = archive.read(name).removeprefix(codecs.BOM_UTF8)
-            yield record_of(top if slash else "", text)
+        entries = sorted(archive.infolist(), key=lambda one: one.filename)
+        for entry in (one for one in entries if _is_document(one.filename)):
+            top, slash, _ = entry.filename.partition("/")
+            yield record_of(top if slash else "", archive.read(entry).removeprefix(codecs.BOM_UTF8))
 
 
 def _is_document(name: str) -> bool:

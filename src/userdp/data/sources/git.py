@@ -5,8 +5,9 @@ Expected input: the path of a repository, with or without a work tree::
     userdp prepare ~/src/linux --source git --out store
 
 Authors are told apart by their address, after the repository's own ``.mailmap``. Merges are dropped
-and counted. Nothing of the repository is run; ``git`` must be installed. Variables of git's own
-(``GIT_DIR`` and the like, which hooks and CI steps set) have no effect.
+and counted, and so is what a repository before it holds, as of forks and work trees. Nothing of the
+repository is run; ``git`` must be installed. Variables of git's own (``GIT_DIR`` and the like,
+which hooks and CI steps set) have no effect.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from userdp.data.records import Drop
 from userdp.data.sources.rows_to_records import first_held_out, is_from, record_of
 from userdp.data.sources.source import At, Entry, Source, SourceOptions
 
-_FORMAT = "%aE%n%aI%n%P%n%B"
+_FORMAT = "%H%n%aE%n%aI%n%P%n%B"
 _READ = 2**16
 
 
@@ -34,16 +35,20 @@ def open_history(paths: list[str], options: SourceOptions) -> Source:
     for name in paths:
         if not is_repository(Path(name)):
             raise UseError(f"{name} is not a git repository: it has neither .git nor HEAD")
-    day = first_held_out(options)
+    day, first = first_held_out(options), dict[bytes, Path]()
 
     def read(path: Path, at: At) -> Iterator[Entry]:
         for entry in _log(path):
-            author, date, parents, message = (*entry.split(b"\n", 3), b"", b"", b"")[:4]
+            name, author, date, parents, message = (*entry.split(b"\n", 4), b"", b"", b"")[:5]
             held_out = day is not None and is_from(date, day)
-            merge = b" " in parents
-            yield Drop.MERGE if merge else record_of(author, message.rstrip(b"\n"), held_out)
+            if first.setdefault(name, path) != path:
+                yield Drop.ALREADY_READ
+            elif b" " in parents:
+                yield Drop.MERGE
+            else:
+                yield record_of(author, message.rstrip(b"\n"), held_out)
 
-    places = tuple(map(Path, paths))
+    places = tuple(dict.fromkeys(map(Path, paths)))
     return Source(kind="git", places=places, read=read, facts={"repositories": len(places)})
 
 

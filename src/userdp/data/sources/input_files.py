@@ -31,6 +31,7 @@ from userdp.core.files import read_json, working_folder
 GZIP_MAGIC = b"\x1f\x8b"
 _LOOK, _LEVELS = 4096, 64
 _READ_ERRORS = (OSError, EOFError, zlib.error, zipfile.BadZipFile, pa.ArrowException)
+READING = "raised by the input, while its records were read"
 PROVENANCE = ".provenance.json"
 """How the name of a file ends that says where the text beside it is from."""
 GENERATED = "generated_by"
@@ -142,13 +143,13 @@ def read_to_the_end(place: Any) -> Iterator[None]:
     # Of a ZIP with a password the library raises a bare `RuntimeError`.
     except (*_READ_ERRORS, RuntimeError) as error:
         if not isinstance(place, Path) or isinstance(error, UserdpError):
+            error.add_note(READING)
             raise
         words = kind_of(error)
         if isinstance(error, EOFError | zlib.error | gzip.BadGzipFile):
             words = "the gzip stream is truncated or damaged"
         raise UseError(
-            f"{place} cannot be read to its end: {words}; the records after that would be missing "
-            "without a count",
+            f"{place} cannot be read to its end: {words}; what follows would be missing uncounted",
             hint="copy the file again, or cut it where it is whole",
         ) from error
 

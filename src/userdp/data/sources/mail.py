@@ -35,7 +35,8 @@ files are left out, and so are hidden folders, but for those that hold mail them
 
 The Enron set of Chua et al. 2024::
 
-    userdp prepare maildir --source maildir --receivers --drop-forwarded --drop-repeats --out store
+    userdp prepare maildir --source maildir --set input.receivers=true \\
+        --set input.drop_forwarded=true --set input.drop_repeats=true --out store
 """
 
 from __future__ import annotations
@@ -88,9 +89,7 @@ _FRAME = re.compile(rb"^>(>*From )|^\r?\n\Z", re.MULTILINE)
 
 def is_mbox(path: Path) -> bool:
     """Whether a file begins as an mbox does, or a folder holds files named so."""
-    if path.is_dir():
-        return holds(path, SUFFIXES)
-    return _BREAKS.sub(b"", beginning(path), count=1).startswith(b"From ")
+    return holds(path, SUFFIXES) or bool(_DATED.match(_BREAKS.sub(b"", beginning(path), count=1)))
 
 
 def is_maildir(path: Path) -> bool:
@@ -100,7 +99,8 @@ def is_maildir(path: Path) -> bool:
 
 def message_files(paths: list[str]) -> tuple[Path, ...]:
     """All files below folders that hold a message per file."""
-    return tuple(file for name in paths for file in _files_of(Path(name)))
+    files = (file for name in paths for file in _files_of(Path(name)))
+    return tuple({file.resolve(): file for file in files}.values())  # each is read once
 
 
 def _files_of(folder: Path) -> Iterator[Path]:

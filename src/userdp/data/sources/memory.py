@@ -8,7 +8,7 @@ Data sets of `datasets` (extra ``hf``) are the kind ``hf`` of the command line, 
 hub, or a folder that ``save_to_disk`` wrote::
 
     userdp prepare enron_aeslc --source hf --user sender --text email_body
-    userdp prepare my-saved-dataset/ --source hf --dataset-split train
+    userdp prepare my-saved-dataset/ --source hf --set input.dataset_split=train
 
 ``NAME:CONFIG`` names a configuration. Hub data sets are streamed, so nothing of them is held in
 memory; no code of a data set is run.
@@ -16,7 +16,7 @@ memory; no code of a data set is run.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -27,9 +27,9 @@ import pyarrow as pa
 from userdp.core.environment import library
 from userdp.core.errors import UseError, kind_of
 from userdp.data.records import Drop
-from userdp.data.sources.conversations import as_conversations, is_conversation
+from userdp.data.sources.conversations import as_conversations, or_conversations
 from userdp.data.sources.input_files import provenance
-from userdp.data.sources.rows_to_records import Row, Table, plain_parser
+from userdp.data.sources.rows_to_records import ROWS_LOOKED_AT, Row, Table, plain_parser
 from userdp.data.sources.source import At, SourceOptions
 from userdp.data.sources.tables import Fields, columns_of, rows_of
 
@@ -77,9 +77,9 @@ def table_source(table: Any, options: SourceOptions, *, kind: str | None = None)
     source = Table(
         kind="memory", places=(table,), read=_rows, several_owners=True, fields=fields, parse=parse
     )
-    columns = {str(name) for name in column_names(table)}
-    talks = kind == "conversations" or is_conversation(columns, options)
-    return as_conversations(source, options) if talks else source
+    if kind == "conversations":
+        return as_conversations(source, options)
+    return or_conversations(source, options, first_fields(table))
 
 
 def is_saved(path: Path) -> bool:
@@ -94,7 +94,9 @@ def open_hub(paths: list[str], options: SourceOptions) -> Table:
     """
     split = options.dataset_split
     tables = [_opened(name, split) for name in paths]
-    first = table_source(tables[0], options)
+    first, *others = [table_source(table, options) for table in tables]
+    if any(one.loss_mask != first.loss_mask for one in others):
+        raise UseError("some are conversations, and others are not", hint="prepare them apart")
     hub = [name for name in paths if not Path(name).exists()]
     return replace(
         first,
@@ -120,20 +122,27 @@ def _opened(name: str, split: str) -> Any:
     if isinstance(data, dict) and split not in data:
         raise UseError(
             f"{name} has no split {split!r}; splits there: {', '.join(data)}",
-            hint="give --dataset-split",
+            hint="give --set input.dataset_split=NAME",
         )
     return data[split] if isinstance(data, dict) else data
 
 
-def column_names(table: Any) -> Sequence[Any]:
+def column_names(table: Any) -> list[Any]:
     """The names of its columns; none of rows that only come one by one."""
     for attribute in () if _is_transformed(table) else ("column_names", "columns"):
         names = getattr(table, attribute, None)
         if names is not None:
             return list(names)
+    return []
+
+
+def first_fields(table: Any) -> list[list[str]]:
+    """The names of its columns, or of the fields of its first rows, where these come again."""
     # A stream of `datasets` begins anew for each reader; another iterator might not.
     again = _name(table) in _DATASETS or isinstance(table, list)
-    return [name for row in islice(table, 1) for name in row or ()] if again else ()
+    names = column_names(table)
+    rows = [names] if names or not again else islice(table, ROWS_LOOKED_AT)
+    return [list(map(str, row)) for row in rows if isinstance(row, Mapping | list)]
 
 
 def _rows(table: Any, fields: Fields, at: At) -> Iterator[Row | Drop]:

@@ -19,7 +19,7 @@ number times 255.
 The splits are the data set's own, by date: ``train`` (before 2018-01-01 UTC) is trained on and
 ``test`` (after) held out, as in Charles et al. 2024, Appendix D; ``heldout`` is not read. To follow
 the paper, hold out no further users: ``--held-out-users 0``. For the same data as JSON Lines or
-Parquet use ``--date creation_date --held-out-from 2018-01-01 --split given``.
+Parquet use ``--set input.date=creation_date --set input.held_out_from=2018-01-01 --split given``.
 
 **c4, ccnews**: web text (extra ``web``). Expected input, JSON Lines or Parquet, as
 ``c4-train.00000-of-01024.json.gz`` of ``allenai/c4``, or ``cc_news.jsonl``::
@@ -69,14 +69,9 @@ def is_leaf(path: Path) -> bool:
 
     JSON Lines may begin so too (records of several ``users``), but are not named .json.
     """
-    files = [entry for entry in path.rglob("*.json") if entry.is_file()] or [path]
-    file = min(files)
-    text = beginning(file).lstrip()
-    return (
-        file.suffix == ".json"
-        and text.startswith(b"{")
-        and (b'"users"' in text or b'"user_data"' in text)
-    )
+    file = min([entry for entry in path.rglob("*.json") if entry.is_file()] or [path])
+    text = beginning(file).lstrip() if file.suffix == ".json" else b""
+    return text.startswith(b"{") and (b'"users"' in text or b'"user_data"' in text)
 
 
 def leaf_files(paths: list[str]) -> tuple[Path, ...]:

@@ -22,9 +22,9 @@ Parse = Callable[[Row], Entry]
 """Gives the record of a row, or why there is none."""
 UserOf = Callable[[str], bytes | Drop]
 """Makes the user of a field's value."""
-_PLACES_LOOKED_AT, _ROWS_LOOKED_AT = 32, 100
+_PLACES_LOOKED_AT, ROWS_LOOKED_AT = 32, 100
 _SECONDS = re.compile(r"-?\d{9,}(\.\d*)?")
-"""Since 1970, as CSV writes them; 20180131 is a day."""
+"""Since 1970, as CSV writes them; 20180131 is a day, also as a number."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,9 +61,7 @@ class Table(Source):
         """The names of the fields of the first rows of the first places."""
         for place in self.places[:_PLACES_LOOKED_AT]:
             rows = replace(self, places=(place,)).rows(Progress(), None)
-            yield from (
-                row.keys() for row in islice(rows, _ROWS_LOOKED_AT) if isinstance(row, dict)
-            )
+            yield from (row.keys() for row in islice(rows, ROWS_LOOKED_AT) if isinstance(row, dict))
 
     def advice(self) -> str:
         """The fields that are looked for, and those that are there; see `Source.advice`."""
@@ -87,12 +85,10 @@ def plain_parser(
     """
     if (options.date is None) != (options.held_out_from is None):
         raise UseError(
-            "--date and --held-out-from go together: the field that says when, and the first "
-            "day that is held out",
-            hint="give both --date and --held-out-from, or none",
+            "input.date and input.held_out_from go together: a field, and the first day held out",
+            hint="give both, as --set input.date=FIELD --set input.held_out_from=DAY, or none",
         )
-    dated = () if options.date is None else (options.date,)
-    fields = (options.user, options.text, *dated)
+    fields = (options.user, options.text, *filter(None, [options.date]))
     day = first_held_out(options)
 
     def parse(row: Row) -> Entry:
@@ -184,6 +180,8 @@ def is_from(value: Any, day: datetime) -> bool | Drop:
             value = value.decode()
         if isinstance(value, date):
             value = value.isoformat()
+        if isinstance(value, int | float) and 10**7 <= value < 10**8:
+            value = str(int(value))  # a day, as its text is
         if isinstance(value, str) and _SECONDS.fullmatch(value.strip()):
             value = float(value)
         if isinstance(value, str):
@@ -202,7 +200,7 @@ def first_held_out(options: InputOptions) -> datetime | None:
     if options.held_out_from is None:
         return None
     try:
-        moment = datetime.fromisoformat(options.held_out_from)
+        moment = datetime.fromisoformat(str(options.held_out_from))
     except ValueError:
         raise UseError(
             f"held_out_from must be an ISO date, got {options.held_out_from!r}",

@@ -4,7 +4,7 @@ A row has a field for the user and one for the text (``--user user --text text``
 (of which the files with the usual suffixes are read, in the order of their names) and patterns are
 read one after another; a user's records keep the order of their rows. Other fields are not read. A
 row that cannot be used is dropped and counted; a file that cannot be read to its end stops the
-whole. ``--date creation_date --held-out-from 2018-01-01`` holds out by date.
+whole. ``--set input.date=creation_date --set input.held_out_from=2018-01-01`` holds out by date.
 
 **jsonl.** One object per line, plain or gzip::
 
@@ -215,9 +215,9 @@ def _no_fit(path: Path, line: int, what: str) -> UseError:
     return UseError(
         f"{path} cannot be read as CSV: the row that begins in line {line} {what}. From there on, "
         "text could go to a user who did not write it",
-        hint="mend that row; or give --csv-escape where a backslash escapes quotation marks, "
-        "--csv-no-quotes where they are ordinary characters; or read the file by a program of "
-        "your own and give userdp.prepare the rows",
+        hint="mend that row; or give --set input.csv_escape=true where a backslash escapes marks, "
+        "--set input.csv_no_quotes=true where they are ordinary characters; or read the file by a "
+        "program of your own and give userdp.prepare the rows",
     )
 
 
@@ -259,20 +259,19 @@ def rows_of(batch: pa.RecordBatch, fields: Fields, *, where: str) -> list[Row | 
     """The rows of a batch of Arrow.
 
     Raises:
-        UseError: a column that is read holds neither text nor whole numbers.
+        UseError: a column of users or texts holds neither text nor whole numbers.
     """
     columns = {}
     for name, column in zip(batch.schema.names, batch.columns, strict=True):
         kind = column.type
-        if fields and name in fields and (pa.types.is_floating(kind) or pa.types.is_boolean(kind)):
+        if name in (fields or ())[:2] and (pa.types.is_floating(kind) or pa.types.is_boolean(kind)):
             raise UseError(
                 f"the column {name!r} of {where} holds {kind}: neither text nor whole numbers",
                 hint='make whole numbers whole, as by astype("Int64"), or name another column with '
                 "--user or --text",
             )
         columns[name] = _values(column)
-    rows = zip(*columns.values(), strict=True)
-    return [dict(zip(columns, row, strict=True)) for row in rows]
+    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
 
 def _values(column: pa.Array) -> list[Any]:
