@@ -64,6 +64,7 @@ from userdp.training.optimizers import (
     learning_rate,
     set_learning_rate,
 )
+from userdp.training.trained_weights import MUCH_NOISE, freeze
 
 DESIGN = Path(__file__).with_suffix(".toml")
 ROWS = Path("docs/results/recipe-rows.jsonl")
@@ -126,6 +127,8 @@ class Setting:
         seed: of people and noise.
         method: how a unit is made, and priced.
         examples: the declared number of examples after the cap of G, where examples are drawn.
+        still: weights that do not learn: "positions", or "attention" (positions, queries, keys and
+            values).
     """
 
     question: str
@@ -147,6 +150,7 @@ class Setting:
     seed: int = 0
     method: Method = Method.ULS
     examples: int | None = None
+    still: str = ""
 
     @property
     def noise_ratio(self) -> float:
@@ -219,6 +223,8 @@ def train(
     people = np.random.default_rng(setting.seed)
     noise = torch.Generator().manual_seed(setting.seed)
     model = add_adapters(base, config)
+    if setting.still:
+        freeze(model, attention=setting.still == "attention")
     optimizer = optimizer_named(model, config, name=setting.optimizer, noise_std=noise_std)
     average = WeightAverage(model, AVERAGING)
     parameters = list(trainable_parameters(model).values())

@@ -43,6 +43,13 @@ class Averaging(StrEnum):
     EMA = "ema"
 
 
+class Trained(StrEnum):
+    """Which weights learn where there are no adapters (`userdp.training.trained_weights`)."""
+
+    AUTO = "auto"
+    ALL = "all"
+
+
 class EngineName(StrEnum):
     """How gradients are clipped (`userdp.gradients.engines`); "auto" lets users share passes."""
 
@@ -150,6 +157,9 @@ class TrainConfig:
         lora_rank: train low-rank adapters of this rank in place of all weights.
         lora_alpha: scale of the adapters; twice the rank by default.
         lora_targets: modules that get an adapter; all linear ones by default.
+        trained: which weights learn: all; or, of a pre-trained model without adapters, auto: all but
+            position embeddings and, where the noise is more than 0.005 of the clip norm, what makes
+            queries, keys and values. Noise there harms more than it teaches.
         dropout: set in every part of the model that has one.
         averaging: release the last weights (none), or their moving average (ema), which is free
             post-processing; auto averages where the noise is at most 0.002 of the clip norm.
@@ -187,6 +197,7 @@ class TrainConfig:
     lora_rank: int | None = None
     lora_alpha: float | None = None
     lora_targets: tuple[str, ...] = ()
+    trained: Trained = Trained.AUTO
     dropout: float = 0.0
     averaging: Averaging = Averaging.AUTO
     averaging_decay: float = 0.99

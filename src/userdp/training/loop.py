@@ -57,6 +57,7 @@ from userdp.training.optimizers import (
 from userdp.training.private_run import PrivateRun
 from userdp.training.step_mechanism import Step
 from userdp.training.store_losses import build_loss, evaluate
+from userdp.training.trained_weights import freeze_usual
 from userdp.training.without_privacy import PlainRun
 
 _SECRET, _USUAL = UnsafeSeeds(), RunOptions()
@@ -135,6 +136,7 @@ def train(
         if isinstance(plan, Plan) and plan.made_for is not None:
             require_made_for(plan.made_for, store, made_with(config, weights=digests.whole))
         model = add_adapters(model, config)
+        freeze_usual(model, config, plan)
         if config.activation_checkpointing:
             enable_checkpointing(model)
         model = model.to(computes)
