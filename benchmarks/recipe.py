@@ -56,7 +56,7 @@ from userdp.plans.resolve_plan import PlanFields, resolve
 from userdp.plans.small_delta import delta_for
 from userdp.sampling import PoissonExamples, PoissonUsers, Sampling
 from userdp.training.config import OptimizerName, Schedule, TrainConfig
-from userdp.training.lora import add_adapters
+from userdp.training.lora import choose_trained
 from userdp.training.optimizers import (
     LITTLE_NOISE,
     WeightAverage,
@@ -64,7 +64,6 @@ from userdp.training.optimizers import (
     learning_rate,
     set_learning_rate,
 )
-from userdp.training.trained_weights import MUCH_NOISE, freeze
 
 DESIGN = Path(__file__).with_suffix(".toml")
 ROWS = Path("docs/results/recipe-rows.jsonl")
@@ -127,8 +126,8 @@ class Setting:
         seed: of people and noise.
         method: how a unit is made, and priced.
         examples: the declared number of examples after the cap of G, where examples are drawn.
-        still: weights that do not learn: "positions", or "attention" (positions, queries, keys and
-            values).
+        still: weights that do not learn: "attention" (position embeddings and what makes queries,
+            keys and values: the default of ``userdp train``) or "positions" (of a GPT-2 shape).
     """
 
     question: str
@@ -182,6 +181,7 @@ class Setting:
             warmup_steps=self.warmup,
             optimizer=OptimizerName.SGD if self.optimizer == "sgd" else OptimizerName.ADAMW,
             lora_rank=self.rank or None,
+            train_all=self.still != "attention",
         )
 
     @property
@@ -222,9 +222,9 @@ def train(
     noise_std, config = setting.noise_ratio * setting.clip, setting.config
     people = np.random.default_rng(setting.seed)
     noise = torch.Generator().manual_seed(setting.seed)
-    model = add_adapters(base, config)
-    if setting.still:
-        freeze(model, attention=setting.still == "attention")
+    model = choose_trained(base, config)
+    if setting.still == "positions":
+        model.get_submodule("transformer.wpe").requires_grad_(False)
     optimizer = optimizer_named(model, config, name=setting.optimizer, noise_std=noise_std)
     average = WeightAverage(model, AVERAGING)
     parameters = list(trainable_parameters(model).values())
@@ -378,6 +378,7 @@ def cells(rows: Iterable[dict[str, Any]]) -> str:
         if not key["question"].startswith(("cells", "check")) or "epsilon" not in key:
             continue
         words = "{schedule} {rate:g}, G {group}, M {cohort}, T {steps}".format(**key)
+        words += ", attention still" if "still" in key else ""
         gains = found.setdefault((key["text"], key["epsilon"], key["population"]), {})
         gains[words] = row["gain"]["last"]
         gains[f"{words}, average"] = row["gain"]["average"]
@@ -386,7 +387,7 @@ def cells(rows: Iterable[dict[str, Any]]) -> str:
         chosen = preset(epsilon=epsilon, population=population)
         default = (
             f"following {chosen.learning_rate:g}, G {chosen.group_size}, "
-            f"M {chosen.cohort_size}, T {chosen.steps}"
+            f"M {chosen.cohort_size}, T {chosen.steps}, attention still"
         )
         plan, _ = resolve(chosen=PlanFields(epsilon=epsilon, population=population))
         if plan.sum_noise_multiplier / plan.denominator <= LITTLE_NOISE:
@@ -410,8 +411,9 @@ def whole_tool(rows: Iterable[dict[str, Any]]) -> str:
     gains: dict[tuple[str, float], dict[str, dict[int, float]]] = {}
     for row in rows:
         key = {"method": "uls", "group": 1, "seed": 0} | row["key"]
-        if key["question"] == "whole tool" and key["seed"]:
-            words = "default" if key["schedule"] == "following" else "{method}, G {group}"
+        former = key.get("schedule") == "following" and "still" not in key
+        if key["question"].startswith("whole tool") and key["seed"] and not former:
+            words = "default" if "still" in key else "{method}, G {group}"
             cell = gains.setdefault((key["text"], key["epsilon"]), {})
             cell.setdefault(words.format(**key), {})[key["seed"]] = row["gain"]["last"]
     methods = sorted({name for cell in gains.values() for name in cell} - {"default"})

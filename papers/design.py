@@ -165,6 +165,7 @@ class Setting:
             averaging=self.averaging,
             averaging_decay=0.9,
             lora_rank=self.lora_rank,
+            train_all=True,
             selection=self.selection,
             micro_batch=16,
             checkpoint_every=self.steps,

@@ -25,8 +25,7 @@ ADAPTIVE = AdaptiveClipping(count_noise_std=COUNT_NOISE)
 def one_step(make_plan, **changes) -> Plan:
     values = {"steps": 1, "noise_multiplier": 1.2, "population": 40, "group_size": 3}
     size = "cohort_size" if make_plan is uls_plan else "batch_size"
-    plan = make_plan(**{**values, size: 20, **changes})
-    return changed_plan(plan, adaptive=ADAPTIVE)
+    return changed_plan(make_plan(**{**values, size: 20, **changes}), adaptive=ADAPTIVE)
 
 
 def exact_delta(
@@ -66,8 +65,7 @@ IDS = ["ULS", "ELS of 3", "ELS of 8"]
 @pytest.mark.parametrize("plan", PLANS, ids=IDS)
 @pytest.mark.pitfall(number=6)
 def test_invariant_8_the_claim_covers_sum_and_count_together_and_is_tight(plan, delta):
-    epsilon = plan.guarantee(delta=delta).epsilon
-    assert delta_of(plan, epsilon) == pytest.approx(delta, rel=0.01)
+    assert delta_of(plan, plan.guarantee(delta=delta).epsilon) == pytest.approx(delta, rel=0.01)
 
 
 @pytest.mark.parametrize("plan", PLANS, ids=IDS)
@@ -119,10 +117,9 @@ def test_the_clip_norm_finds_the_quantile_from_far_away(quantile, start):
 
 @pytest.mark.parametrize("count", [1.5, 4.0, 1e6])
 def test_one_step_moves_the_clip_norm_as_far_as_if_all_or_none_were_clipped(count):
-    adaptive = AdaptiveClipping(learning_rate=0.5, quantile=0.25)
 
     def after(noisy_count):
-        return adaptive.next_clip_norm(
+        return AdaptiveClipping(learning_rate=0.5, quantile=0.25).next_clip_norm(
             l2_clip_norm=2.0, noisy_count=noisy_count, denominator=3.0, start=2.0
         )
 

@@ -56,8 +56,7 @@ def test_a_short_delta_is_printed_as_it_was_written_and_a_headline_rounds_up() -
 
 
 def test_tables_with_one_formatter_for_all_numbers_round_delta_up(capsys) -> None:
-    priced = {"epsilon": 1.0, "delta": 1.0000000049e-6}
-    show(in_words(priced, "account"))
+    show(in_words({"epsilon": 1.0, "delta": 1.0000000049e-6}, "account"))
     assert "1.00001e-06" in capsys.readouterr().out
     assert delta_text(AWKWARD, 6) == "1.00001e-6"
 

@@ -26,7 +26,7 @@ from benchmarks.gpu.timing import compare
 from userdp.gradients import trainable_parameters
 from userdp.gradients.shards import shard
 from userdp.training.config import Precision, TrainConfig
-from userdp.training.lora import add_adapters
+from userdp.training.lora import choose_trained
 
 GROUPS = (1, 4, 16, 64)
 TOGETHER = 3
@@ -67,7 +67,7 @@ def sharded(group: int, setting: Setting, deadline: float) -> Result:
 
 def with_adapters(shape: Shape, setting: Setting) -> nn.Module:
     """LoRA of rank 32 on a model of this shape."""
-    model = add_adapters(gpt2(shape), TrainConfig(lora_rank=4 if setting.tiny else 32))
+    model = choose_trained(gpt2(shape), TrainConfig(lora_rank=4 if setting.tiny else 32))
     with torch.no_grad():  # adapters are born as zeros, which leaves half of them no gradient
         for name, parameter in model.named_parameters():
             if "lora_B" in name:

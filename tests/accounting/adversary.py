@@ -59,8 +59,7 @@ class Law:
 def from_cdf(cdf, low, high):
     """Of a loss with this distribution function under P, which has next to nothing outside."""
     first, last = math.floor(low / STEP), math.ceil(high / STEP)
-    ends = np.arange(first, last + 1) * STEP
-    at = cdf(ends)
+    at = cdf(np.arange(first, last + 1) * STEP)
     weights = np.diff(at)
     weights[0] += at[0]
     return Law(first + 1, np.maximum(weights, 0.0), beyond=max(0.0, 1.0 - float(at[-1])))
@@ -123,6 +122,5 @@ def worst(start, moves, payment):
                 best = np.maximum(best, law.then(value(after), upwards=upwards))
             return best
 
-        at = value(start)[np.searchsorted(GRID, -STEP / 2)]
-        bounds.append(float(at))
+        bounds.append(float(value(start)[np.searchsorted(GRID, -STEP / 2)]))
     return max(0.0, bounds[0] - ROUNDING), bounds[1] + ROUNDING

@@ -36,8 +36,7 @@ def test_the_chance_of_any_participation_is_an_upper_bound_and_tight(law):
     for steps in (1, 3):
         pair = pair_of(law, noise_multiplier=1.0, steps=steps)
         whole = min(steps * (1 - exact(law, 0)), Fraction(1))
-        bound = Fraction(pair.participation)
-        assert whole <= bound <= whole * (1 + Fraction(1, 10**10))
+        assert whole <= Fraction(pair.participation) <= whole * (1 + Fraction(1, 10**10))
 
 
 @pytest.mark.parametrize("law", LAWS, ids=IDS)

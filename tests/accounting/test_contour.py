@@ -166,8 +166,7 @@ def rises(law, x, height):
     """Whether Im l(x + iy) >= 0 up to ``height``, on a fine grid and by the continuous branch."""
     y = np.linspace(0.0, height, 4001)
     terms = np.exp(law.w[:, None] + law.a[:, None] * (x + 1j * y - 0.5 * law.a[:, None]))
-    phase = np.unwrap(np.angle(terms.sum(axis=0)))
-    return bool((phase >= -1e-9).all())
+    return bool((np.unwrap(np.angle(terms.sum(axis=0))) >= -1e-9).all())
 
 
 def test_where_the_loss_is_said_to_turn_upwards_it_does():

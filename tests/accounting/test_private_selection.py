@@ -39,8 +39,7 @@ def number_of_candidates(law, most=4000):
 
 def winner(base, counts):
     """The law of the largest of K draws; the last outcome is that of K = 0."""
-    below = np.minimum([0.0, *itertools.accumulate(base)], 1.0)
-    powers = below[:, None] ** np.arange(len(counts))
+    powers = np.minimum([0.0, *itertools.accumulate(base)], 1.0)[:, None] ** np.arange(len(counts))
     return [*(np.diff(powers, axis=0) @ np.array(counts)).tolist(), counts[0]]
 
 

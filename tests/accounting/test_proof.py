@@ -203,9 +203,8 @@ def test_each_kind_of_mechanism_is_proven_at_its_epsilon(mechanism):
 def test_an_epsilon_that_is_too_small_contradicts_the_accountant():
     mechanism = gaussian_steps(shift=2.0, noise_multiplier=30.0, steps=100)
     found = mechanism.epsilon(1e-6)
-    wrong = replace(found, lower=0.0, upper=0.99 * found.upper)
     with pytest.raises(FailureError, match="contradicts the accountant"):
-        prove_epsilon(mechanism, 1e-6, wrong)
+        prove_epsilon(mechanism, 1e-6, replace(found, lower=0.0, upper=0.99 * found.upper))
 
 
 def test_what_has_no_proof_is_called_not_proven_and_says_why():

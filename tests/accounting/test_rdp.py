@@ -43,8 +43,7 @@ def quadrature(power, p, sigma, group_size):
             return mpmath.npdf(x, 0, s) * ratio ** mpmath.mpf(power)
 
         high = max(power, 0) * group_size + 20 * sigma
-        edges = mpmath.linspace(-30 * s, high, 40)
-        return mpmath.log(mpmath.quad(integrand, edges))
+        return mpmath.log(mpmath.quad(integrand, mpmath.linspace(-30 * s, high, 40)))
 
 
 def both(order, p, sigma, group_size):

@@ -108,8 +108,7 @@ def test_busy_people_are_not_taken_for_members_unless_held_out_users_are_read_wh
     }
 
     def by_word(side, model):
-        users = np.repeat(side.people, side.counts)
-        rows = zip(users, side.examples, strict=True)
+        rows = zip(np.repeat(side.people, side.counts), side.examples, strict=True)
         word = [side.part.gather([user], [example]).row(0)[0] for user, example in rows]
         return np.array(word) * float(model), np.ones(len(word), dtype=np.int64)
 

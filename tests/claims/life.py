@@ -101,8 +101,7 @@ class Truth:
         from_base = self.models[base].paid if base else {}
         people.doubtful |= not clean or bool(base and self.models[base].conditional)
         conditional = people.looked or people.copied or people.doubtful
-        priced = finite(people.paid)
-        paid = {**from_base, **finite(people.learned), **priced}
+        paid = {**from_base, **finite(people.learned), **finite(people.paid)}
         self.models[run] = Model(run, store, {**paid, run: price}, conditional, done)
         people.paid[run] = price
         people.conditional |= conditional
@@ -232,8 +231,7 @@ class Life:
         run, opened = self.new("run"), UserStore.open(self.folder / store)
         place = self.folder / "base-model"
         if not place.exists():
-            tokenizer = opened.tokenizer_path
-            save_model(toy_model(opened), place, tokenizer=tokenizer, lineage=Lineage())
+            save_model(toy_model(opened), place, tokenizer=opened.tokenizer_path, lineage=Lineage())
         if of in self.truth.models:
             held = self.truth.models[of].adapters
             model = peft.PeftModel.from_pretrained(loaded(place), held, is_trainable=True)

@@ -30,8 +30,7 @@ def test_invariant_13_on_top_of_a_model_without_privacy_nothing_is_claimed_of_an
 ):
     """Whose text the first model saw is known for the next store's people too."""
     tell, second = Teller(), tmp_path / "second"
-    first = plain(tell, store, tmp_path / "first")
-    train_from(tell, toy_store(tmp_path / "T").path, second, first)
+    train_from(tell, toy_store(tmp_path / "T").path, second, plain(tell, store, tmp_path / "first"))
     assert tell.of_model(second)[0] == math.inf
     budget = ("--budget", 8, "--steps", 2, "--epsilon", 4, "--population", 20, "--delta", 1e-3)
     measured = [
@@ -80,9 +79,8 @@ def tuned(store, folder, *, base="new", **options):
 
 @pytest.mark.slow
 def test_no_sweep_begins_from_a_model_of_which_nothing_is_claimed(store, tmp_path):
-    base = plain(Teller(), store, tmp_path / "plain")
     with pytest.raises(UseError, match="nothing is claimed of the model"):
-        tuned(store, tmp_path, base=str(base))
+        tuned(store, tmp_path, base=str(plain(Teller(), store, tmp_path / "plain")))
     assert len(StoreLedger(store.path).history().charges) == 1, (
         "the model's own: no trial was paid for"
     )

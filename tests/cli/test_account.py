@@ -133,3 +133,11 @@ def test_the_epsilon_of_a_mechanism_and_the_delta_of_one_are_proven(said) -> Non
     pytest.importorskip("flint", reason="the extra `proof` is not installed")
     for known in (("--delta", 1e-6), ("--epsilon", 8)):
         assert said(*PROVED, *known)["proof"]["proven"]
+
+
+def test_the_least_noise_is_printed_so_that_it_can_be_copied(userdp) -> None:
+    """Rounded to five digits it was over the budget: 4.0001."""
+    asked = ("account", "--sampling-probability", 1, "--steps", "1", "--delta", 1e-6)
+    _, told, _ = userdp(*asked, "--epsilon", "4.")
+    noise = told.split("noise multiplier")[1].split()[0]
+    assert "epsilon 4.0000 " in userdp(*asked, "--noise-multiplier", noise)[1]

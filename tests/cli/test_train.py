@@ -47,7 +47,8 @@ def test_the_printed_epsilon_is_that_of_the_ledger(store, train, tmp_path, sampl
     assert told == ["user", "add-or-remove", sampling, 3]
     assert Path(result["model"]).is_dir()
     learned = RunFolder(tmp_path / "run").read_train()["learning"]
-    assert learned["learning_rate"] == preset(epsilon=4, population=100).learning_rate
+    by_preset = preset(epsilon=4, population=100).learning_rate
+    assert learned["learning_rate"] == (0.002 if sampling == "users" else by_preset)
 
 
 def test_a_run_without_privacy_says_so_loudly(store, train):

@@ -231,9 +231,8 @@ def test_greedy_ownership_is_not_decided_anew(tmp_path):
 def test_a_place_that_no_reader_would_take_is_refused_before_anything_is_noted(tmp_path):
     """Its line would be damage to every later reader: nobody could train or be erased any more."""
     remember(tmp_path, tmp_path / "run")
-    other = Path(os.fsdecode(os.fsencode(tmp_path) + b"/run-\xff"))
     with pytest.raises(UnicodeEncodeError):
-        remember(tmp_path, other)
+        remember(tmp_path, Path(os.fsdecode(os.fsencode(tmp_path) + b"/run-\xff")))
     assert remembered(tmp_path) == [tmp_path / "run"]
 
 

@@ -185,8 +185,7 @@ def test_special_tokens_of_the_template_are_such_and_those_people_wrote_are_plai
 
 def test_examples_without_a_target_are_counted_and_left_out(tmp_path):
     text = "question" * 40 + "\n\nanswer"
-    pieces = ((len(text) - 6, 0), (len(text), TARGET))
-    answered = Record(b"u", text.encode(), pieces=pieces)
+    answered = Record(b"u", text.encode(), pieces=((len(text) - 6, 0), (len(text), TARGET)))
     source = ListSource((answered, Record(b"u", b"plain", pieces=((5, 0),))), loss_mask=True)
     store = store_of(tmp_path / "store", source, seq_len=8)
     rows = all_rows(store)

@@ -80,8 +80,7 @@ def test_invariant_3_a_row_takes_its_place_in_the_bound_whatever_its_text(tmp_pa
                 {"user": ["b", "c"], "text": "the last"}]  # fmt: skip
         path = write_jsonl(tmp_path / f"{number}.jsonl", rows)
         path.write_bytes(path.read_bytes().replace(b"its text", text))
-        source = open_source([str(path)])
-        records = source.records(Tally(), Progress(), all_owned=True)
+        records = open_source([str(path)]).records(Tally(), Progress(), all_owned=True)
         kept = bounded(records, records_per_user=1, held_out_users=0.0, tally=Tally())
         assert b"the last" in [record.text for record in kept]
 
@@ -89,8 +88,7 @@ def test_invariant_3_a_row_takes_its_place_in_the_bound_whatever_its_text(tmp_pa
 @pytest.mark.parametrize("body", ["<p>x", "<p><![no]>x"])
 def test_invariant_3_a_mail_takes_its_place_in_the_bound_whatever_its_body(tmp_path, body):
     (tmp_path / "a.mbox").write_bytes(LINE + mail(body=body, **{"Content-Type": "text/html"}))
-    source = open_source([str(tmp_path / "a.mbox")])
-    (record,) = source.records(Tally(), Progress(), all_owned=True)
+    (record,) = open_source([str(tmp_path / "a.mbox")]).records(Tally(), Progress(), all_owned=True)
     assert record.owners == (b"ana@example.org", b"ben@example.org")
 
 

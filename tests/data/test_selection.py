@@ -44,8 +44,7 @@ def test_each_user_has_at_most_group_size_distinct_examples(counts, group_size):
 
 
 def test_over_users_each_subset_is_as_likely():
-    split = users([6] * 20_000)
-    selection = select_once(split, 3)
+    selection = select_once(users([6] * 20_000), 3)
     who = np.repeat(np.arange(20_000), 3)
     picks = selection.map(who, np.tile(np.arange(3), 20_000)).reshape(-1, 3)
     subsets = np.bincount((2**picks).sum(axis=1), minlength=64)

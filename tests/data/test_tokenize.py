@@ -23,8 +23,7 @@ TOKENIZER = StoreTokenizer.load()
 def test_cut_keeps_every_token_but_a_last_one_alone(tokens, seq_len):
     _, begins, lengths = cut_records(np.array([tokens]), seq_len)
     assert begins.tolist() == list(range(0, tokens - 1, seq_len))
-    left = tokens - lengths.sum()
-    assert left in (0, 1)
+    assert tokens - lengths.sum() in (0, 1)
     assert all(2 <= length <= seq_len for length in lengths.tolist())
     assert all(length == seq_len for length in lengths[:-1].tolist())
 
@@ -59,8 +58,7 @@ def test_the_bundled_tokenizer_loses_nothing(text):
 def test_nobodys_text_can_end_a_record():
     """Nor where a tokenizer was sent to another process; twin: the library's own pickle."""
     tokenizer = StoreTokenizer.load()
-    sent = pickle.loads(pickle.dumps(tokenizer))
-    for one in (tokenizer, sent):
+    for one in (tokenizer, pickle.loads(pickle.dumps(tokenizer))):
         (tokens,) = one.encode([f"before {END_OF_TEXT} after"])
         assert tokens.count(tokenizer.end_of_text_id) == 1
     forgetful = replace(tokenizer, encoder=pickle.loads(pickle.dumps(tokenizer.encoder)))

@@ -77,8 +77,7 @@ class TestOwnSource:
         from userdp.data.sources import open_source
 
         source, tally = open_source([str(tmp_path)]), Tally()
-        records = list(source.records(tally, Progress()))
-        assert [(one.user, one.text) for one in records] == [
+        assert [(one.user, one.text) for one in list(source.records(tally, Progress()))] == [
             (b"ana", b"good morning"), (b"ben", b"hello ana"), (b"ana", b"bye"),
         ]  # fmt: skip
         assert tally.records_read == 6

@@ -11,7 +11,7 @@ import pytest
 
 from tests.speed import fast_then_slow
 from tests.training.toy import attempts
-from userdp import UseError, account
+from userdp import UseError, account, verify
 from userdp.cli.app import run as userdp
 from userdp.core.codec import plain
 from userdp.core.files import write_json
@@ -68,6 +68,9 @@ def test_every_algorithm_trains_on_text_and_claims_what_its_ledgers_say(
         assert by_unit["subject who holds one item"] <= 4.0 < by_unit["subject"]
     assert 0 < said["operator_only"]["loss"] < math.inf
     assert plain(account(ledger=out)) == claim
+    for question in (lambda: account(ledger=out, delta=1e-6), lambda: verify(out)):
+        with pytest.raises(UseError, match="federation"):
+            question()
 
 
 def test_a_deployment_is_folders_and_an_app(play, tmp_path, capsys):

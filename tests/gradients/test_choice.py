@@ -41,8 +41,7 @@ def wrong_gram_matrices(patch: pytest.MonkeyPatch, sides: set[int]) -> None:
     right = linear.Ghost.squared_norms
 
     def wrong(use: linear.Ghost) -> Tensor:
-        here = {use.left.shape[-1], use.right.shape[-1]} == sides
-        return right(use) * (0.99 if here else 1.0)
+        return right(use) * (0.99 if {use.left.shape[-1], use.right.shape[-1]} == sides else 1.0)
 
     patch.setattr(linear.Ghost, "squared_norms", wrong)
 

@@ -88,8 +88,7 @@ def test_invariant_6_the_factors_of_such_a_unit_are_zero_in_every_layer(split: L
         "norm.weight": torch.tensor([9.0, 9.0, math.inf], dtype=torch.float64),
     }
     sizes = {"head.weight": 6, "norm.weight": 3}
-    factors = ClipRule(layer_split=split).factors(squares, sizes, l2_clip_norm=1.0)
-    for factor in factors.values():
+    for factor in ClipRule(layer_split=split).factors(squares, sizes, l2_clip_norm=1.0).values():
         assert factor[0] > 0
         assert factor[1:].tolist() == [0.0, 0.0]
 

@@ -57,8 +57,7 @@ def test_the_device_samplers_tail_goes_on_word_after_word(monkeypatch, zeros):
     """
     words(monkeypatch, lambda call, word: word.zero_() if call in [0, 2][:zeros] else word)
     radius = np.hypot(*device_draws(3, 2 * 20_000).reshape(-1, 2).T)
-    excess = radius**2 / 2 - zeros * 63 * math.log(2)
-    assert stats.kstest(excess, "expon").pvalue > ACCEPT
+    assert stats.kstest(radius**2 / 2 - zeros * 63 * math.log(2), "expon").pvalue > ACCEPT
     assert len(np.unique(radius)) > 0.99 * len(radius)
 
 

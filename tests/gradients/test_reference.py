@@ -29,8 +29,7 @@ def row_gradient(model: nn.Module, row: list[int]) -> dict[str, Tensor]:
     """One row's gradient by ``backward`` on a copy, from unpadded logits: an independent oracle."""
     twin = copy.deepcopy(model)
     if len(row) > 1:
-        logits = twin(input_ids=torch.tensor([row[:-1]])).logits[0]
-        logs = torch.log_softmax(logits, -1)
+        logs = torch.log_softmax(twin(input_ids=torch.tensor([row[:-1]])).logits[0], -1)
         (-logs[torch.arange(len(row) - 1), torch.tensor(row[1:])].mean()).backward()
     return {
         name: torch.zeros_like(p) if p.grad is None else p.grad

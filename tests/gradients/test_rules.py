@@ -98,8 +98,7 @@ class Attends(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         x = x if self.first else x.transpose(0, 1)
         mask = self.mask(max(x.shape[int(self.first)], 1))
-        keys = 2 * x if self.crossed else x
-        y, weights = self.attention(x, keys, x, attn_mask=mask, **self.how)
+        y, weights = self.attention(x, 2 * x if self.crossed else x, x, attn_mask=mask, **self.how)
         y = y if weights is None else y + weights[:, :, :1]
         return y if self.first else y.transpose(0, 1)
 
@@ -286,8 +285,7 @@ def test_invariant_3_a_pass_with_a_number_of_all_rows_is_not_proved(use: str) ->
 def test_invariant_3_twin_a_frozen_weight_of_all_rows_that_nobody_looks_at_is_caught(monkeypatch):
     monkeypatch.setattr(layer, "constant", lambda *of: True)
     monkeypatch.setattr(certify, "at_most_one_of_rows", lambda *of: True)
-    model = with_number("frozen weight of one")
-    asked = partial(batched_sum, model, row_squares, l2_clip_norm=0.1)
+    asked = partial(batched_sum, with_number("frozen weight of one"), row_squares, l2_clip_norm=0.1)
     # Which units share a pass hangs on their secret order.
     assert any(largest_move(asked, ROWS) > 0.1 for _ in range(30))
 

@@ -34,8 +34,7 @@ def worst_number(count: int) -> float:
     total = np.zeros_like(tried)
     for _ in range(count):
         total += tried
-    exact = count * tried.astype(np.float64)
-    return float(tried[np.argmax(np.abs(total - exact) / tried)])
+    return float(tried[np.argmax(np.abs(total - count * tried.astype(np.float64)) / tried)])
 
 
 def aligned(count: int, number: float, **options: object) -> ClippedSum:

@@ -128,11 +128,24 @@ def test_a_kill_between_the_last_step_and_the_release_loses_nothing(tmp_path, mo
 def test_invariant_7_ctrl_c_seals_the_step_that_was_charged(tmp_path):
     output, never = tmp_path / "out", {"save_strategy": "no"}
     run = trainer(tmp_path, arguments=never, callbacks=[CrashAt(3, ctrl_c=True)])
-    with pytest.raises(Interrupted, match="after step 3 of 5; go on") as caught:
+    with pytest.raises(Interrupted, match=r"after step 3 of 5; go on .* resume_from_") as caught:
         run.train()
     assert caught.value.resume
     assert not are_held()
     assert attempts(output) == 3
     assert {updates(path) for path in whole(output).values()} == {1, 3}
     trainer(tmp_path, arguments=never).train(resume_from_checkpoint=True)
-    assert attempts(output) == 5
+    assert attempts(output) == max(whole(output)) == 5, "also the last step is sealed"
+
+
+class StopAt(TrainerCallback):
+    """Ends training early, as `EarlyStoppingCallback` does."""
+
+    def on_step_end(self, args, state, control, **others):
+        control.should_training_stop = state.global_step == 2
+
+
+def test_who_stops_early_is_told_that_nothing_is_released(tmp_path):
+    with pytest.warns(UserWarning, match="after step 2 of 5: nothing is released"):
+        trainer(tmp_path, callbacks=[StopAt()]).train()
+    assert not (tmp_path / "out" / "model").exists()

@@ -123,8 +123,7 @@ def test_a_person_who_joined_later_has_the_conditions_of_what_came_later(ledger)
     settle(ledger, "early", weights="w", lineage=Lineage(conditions=(rests,)).plain)
     run(ledger, "late")
     history = ledger.history()
-    later = store_claim(replace(history, charges={"late": history.charges["late"]}))
-    assert later.conditions == ()
+    assert store_claim(replace(history, charges={"late": history.charges["late"]})).conditions == ()
     assert set(told(ledger)) == {ConditionKind.PLAN, ConditionKind.EVALUATION}
 
 

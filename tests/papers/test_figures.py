@@ -57,8 +57,7 @@ def test_conjecture_1_fails_for_one_step_at_an_epsilon_far_below_p() -> None:
 
     def total_variation(noise: float, weights: dict[int, float]) -> float:
         mixture = sum(w * stats.norm.pdf(x, shift, noise) for shift, w in weights.items())
-        difference = np.abs(mixture - stats.norm.pdf(x, 0, noise))
-        return float(np.trapezoid(difference, x)) / 2
+        return float(np.trapezoid(np.abs(mixture - stats.norm.pdf(x, 0, noise)), x)) / 2
 
     users = total_variation(sigma, {0: 1 - p, 1: p})
     examples = total_variation(k * sigma, {0: (1 - p) ** 2, 1: 2 * p * (1 - p), 2: p**2})

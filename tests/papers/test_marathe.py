@@ -42,8 +42,7 @@ SMALL = Size(silos=4, subjects=60, items_per_subject=12.0, planned_rounds=4)
 def tiny(monkeypatch):
     size = Size(silos=2, subjects=40, items_per_subject=6.0, planned_rounds=2)
     few = {("fedavg", NONE): 0.3, ("higradavg-dp", PAPER_SQRT): 1.0, ("local-group-dp", TIGHT): 1.0}
-    changed = {"SIZE": size, "RATES": few, "SEEDS": (0, 1), "ALPHAS": (None, 8.0)}
-    for name, value in changed.items():
+    for name, value in {"SIZE": size, "RATES": few, "SEEDS": (0, 1), "ALPHAS": (None, 8.0)}.items():
         monkeypatch.setattr(marathe, name, value)
 
 

@@ -47,10 +47,9 @@ def test_one_step_of_noise_has_the_mechanisms_variance(group_size, units):
     )
     algorithm = Algorithm(group_size=group_size, budget=28, noise_multiplier=50.0, steps=1)
     means, data = population.draw(0)
-    centred = np.zeros_like(means)
     found = simulate(
         algorithm,
-        centred,
+        np.zeros_like(means),
         data - means[:, None, None],
         learning_rates=np.array([2.0]),
         clip_norms=np.array([3.0]),

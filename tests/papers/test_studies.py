@@ -190,8 +190,7 @@ PRECEDE = (sys.executable, ROOT / "scripts/designs_precede.py")
 
 
 def test_every_design_was_committed_before_its_results() -> None:
-    shallow = told("git", "rev-parse", "--is-shallow-repository", folder=ROOT)
-    if shallow.stdout.strip() != "false":
+    if told("git", "rev-parse", "--is-shallow-repository", folder=ROOT).stdout.strip() != "false":
         pytest.skip("no whole history of a git checkout here, which is what is asked")
     done = told(*PRECEDE, folder=ROOT)
     assert done.returncode == 0, done.stdout + done.stderr

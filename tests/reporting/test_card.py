@@ -140,8 +140,7 @@ def test_a_card_has_the_same_shape_whatever_is_written_in_files(make_run: MakeRu
     assert {"heading_open", "table_open", "fenceconsole", "fencepython"} <= set(expected)
     assert not any("html" in kind or "link" in kind for kind in expected)
     for table in re.findall(r"(?:^\|.*\n)+", plain, re.M):
-        cells = {len(re.findall(r"(?<!\\)\|", line)) for line in table.splitlines()}
-        assert len(cells) == 1, table
+        assert len({len(re.findall(r"(?<!\\)\|", line)) for line in table.splitlines()}) == 1, table
     for number, text in enumerate(HOSTILE):
         assert shape(body(hostile_run(make_run, number, text))) == expected, text
 

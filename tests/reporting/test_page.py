@@ -60,8 +60,7 @@ def values_of(attribute: str, page: str) -> list[str]:
 @pytest.fixture
 def later(make_run: MakeRun) -> Path:
     """A run that an answer and a look came before, from a base of unknown origin, stopped."""
-    lineage = Lineage(parts=(ASKED,), conditions=(LOOKED, BASE))
-    return make_run("later", attempts=1, lineage=lineage)
+    return make_run("later", attempts=1, lineage=Lineage(parts=(ASKED,), conditions=(LOOKED, BASE)))
 
 
 def test_the_first_screen_says_claim_meaning_and_conditions(make_run: MakeRun) -> None:
@@ -70,7 +69,6 @@ def test_the_first_screen_says_claim_meaning_and_conditions(make_run: MakeRun) -
     epsilon = round_up(users_plan().mechanism.epsilon(1e-5).upper)
     for page in (render_report([run], about=ABOUT), render_summary(run, about=ABOUT)):
         end = "What this" if "<nav" in page else "What it rests on"
-        seen = words_of(page).split(end)[0]
         for said in (
             f"The model that “run” released is (ε ≤ {epsilon}, δ = 1e-5)",
             "differentially private per user",
@@ -79,7 +77,7 @@ def test_the_first_screen_says_claim_meaning_and_conditions(make_run: MakeRun) -
             "It holds without conditions beyond the assumptions",
             "<b>Institute</b>",
         ):
-            assert said in seen
+            assert said in words_of(page).split(end)[0]
         whole = words_of(page)
         for said in ("named by the field 'author'", "2026-01-02", "Letters to", "operator’s word"):
             assert said in whole
@@ -154,6 +152,7 @@ def test_conditions_parts_and_what_was_spent_stand_on_page_card_and_sheet(later:
         for said in (LOOKED.in_words[1:], "rovided that", SPENT_SO_FAR.split(" (")[0], spent):
             assert said in text
         assert text.index(run.epsilon) < text.index(spent)
+        assert ("no bound on an attacker" in text, "is right at most" in text) == (True, False)
     page = words_of(render_report([run]))
     assert "DP answer: users" in page
     assert "has released no model yet. What it may still release by its plan is (ε" in page

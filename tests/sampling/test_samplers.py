@@ -51,8 +51,7 @@ def p_value_of_sizes(plan, total, probability):
     """Chi-square test of cohort sizes against Binomial(total, probability), tails merged."""
     sizes = np.array([cohort.units for cohort in draws(plan, COUNTS, 4_000)])
     low, high = stats.binom.ppf([0.01, 0.99], total, probability).astype(int)
-    cells = np.clip(sizes, low, high)
-    observed = np.bincount(cells - low, minlength=high - low + 1)
+    observed = np.bincount(np.clip(sizes, low, high) - low, minlength=high - low + 1)
     edges = stats.binom.cdf(np.arange(low, high), total, probability)
     return stats.chisquare(observed, np.diff([0, *edges, 1]) * len(sizes)).pvalue
 
@@ -158,5 +157,4 @@ def test_the_denominator_of_subjects_is_of_those_that_were_declared():
 
 @pytest.mark.parametrize(("total", "chance"), [(0, 0.0), (5, 1.0), (10, 1.0), (40, 0.25)])
 def test_a_batch_of_fixed_size_holds_each_unit_with_its_share(total, chance):
-    sampling = FixedSizeUsers(batch_size=10, group_size=1, least_population=10)
-    assert sampling.chance(total) == chance
+    assert FixedSizeUsers(batch_size=10, group_size=1, least_population=10).chance(total) == chance

@@ -47,9 +47,8 @@ def plant(folder: Path, *, trained: bool = True, finished: bool = True) -> Plant
         trained: begin a run.
         finished: take all of its steps.
     """
-    path = write_jsonl(folder / "input")
     store = prepare(
-        str(path),
+        str(write_jsonl(folder / "input")),
         out=folder / "store",
         user="author",
         text="message",

@@ -104,11 +104,10 @@ def secrets_of(store: UserStore | None = None) -> Secrets:
     """The secrets of the planted people, and of the store that was made of them."""
     texts = [text for one in PEOPLE for text in one.texts]
     tokenizer = StoreTokenizer.load()
-    said = [one.id.encode() for one in PEOPLE] + [text.encode() for text in texts]
     digests = {
         hashlib.new(name, what).hexdigest()
         for name in ("md5", "sha1", "sha256", "blake2b")
-        for what in said
+        for what in [one.id.encode() for one in PEOPLE] + [text.encode() for text in texts]
     }
     numbers = {USERS, RECORDS}
     if store is not None:

@@ -62,8 +62,7 @@ def test_what_anyone_may_read_holds_nothing_but_a_public_vocabulary():
 
 
 def test_every_command_has_a_row():
-    called = {command_of(line.split()) for line in CALLS}
-    assert called | OTHERS == set(NAMES)
+    assert {command_of(line.split()) for line in CALLS} | OTHERS == set(NAMES)
 
 
 def words(line: str, planted: Planted, place: Path) -> list[str]:

@@ -39,8 +39,7 @@ def test_a_sweep_is_closed_from_its_first_moment_but_for_its_winner(
 @pytest.mark.parametrize("how", ["added", "changed"])
 def test_what_was_put_into_a_trials_model_does_not_come_with_the_winner(tmp_path, how):
     """Only the files that the trial released are copied; a changed one ends the copy."""
-    folder = SweepFolder(tmp_path)
-    run, winner = folder.run(1), RunFolder(tmp_path / "winner")
+    run, winner = SweepFolder(tmp_path).run(1), RunFolder(tmp_path / "winner")
     run.model.mkdir(parents=True)
     (run.model / "config.json").write_text("{}")
     finish(begun(run.ledger, None), files=bound_files(run))

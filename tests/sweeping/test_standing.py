@@ -28,12 +28,11 @@ def test_pairs_tell_what_the_losses_alone_do_not():
 
 
 def test_other_scores_are_compared_by_their_noise_as_far_as_it_is_known():
-    winner = Score(value=-7.0, loss=7.0, error=0.1)
     for score, error, inside in (
         (Score(value=-7.2, loss=7.2, error=0.1), 0.1 * math.sqrt(2), True),
         (Score(value=-7.6, loss=7.6, error=0.1), 0.1 * math.sqrt(2), False),
         (Score(value=-9.0, loss=9.0), None, True),
         (Score(value=None, note="its loss is not finite"), None, False),
     ):
-        found = behind(score, winner)
+        found = behind(score, Score(value=-7.0, loss=7.0, error=0.1))
         assert (found[1], inside_the_noise(*found)) == (pytest.approx(error), inside)

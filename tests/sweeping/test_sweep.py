@@ -52,8 +52,7 @@ def kinds(store):
 def test_non_private_tuning_claims_the_winners_run_alone_and_says_so(store, tmp_path):
     out = tmp_path / "sweep"
     result = swept(store, out, request(store, "non-private"))
-    found = claim(out / "winner")
-    assert found.guarantee == PLAN.guarantee()
+    assert claim(out / "winner").guarantee == PLAN.guarantee()
     assert claim(store.path).guarantee.epsilon == 2 * PLAN.guarantee().epsilon
     losses = [trial["loss"] for trial in result.trials]
     assert losses == sorted(losses)
@@ -106,8 +105,7 @@ def test_a_trial_that_was_killed_before_the_store_was_told_of_its_end_is_settled
 
 @pytest.mark.slow
 def test_composition_charges_every_run_and_score_and_claims_them_all(store, tmp_path):
-    asked = request(store, "composition", epsilon=6.0)
-    result = swept(store, tmp_path / "sweep", asked)
+    result = swept(store, tmp_path / "sweep", request(store, "composition", epsilon=6.0))
     found = claim(tmp_path / "sweep" / "winner" / "ledger.jsonl").guarantee
     everything = claim(store.path).guarantee
     assert 5.9 < found.epsilon <= 6.0
@@ -187,8 +185,7 @@ def test_invariant_1_a_trial_that_no_selection_pays_for_is_refused_and_charges_n
 def test_no_candidate_at_all_releases_nothing(store, tmp_path, monkeypatch):
     monkeypatch.setattr(PoissonNumber, "draw", lambda self: 0)
     poisson = {"mean_trials": 2.0, "distribution": "poisson", "epsilon": 20.0}
-    asked = request(store, "private-selection", **poisson)
-    result = swept(store, tmp_path / "sweep", asked)
+    result = swept(store, tmp_path / "sweep", request(store, "private-selection", **poisson))
     assert result.winner is None
     assert result.to_dict()["winner"] is None
     assert kinds(store) == ["store", "tuning", "charge"]
@@ -228,8 +225,7 @@ def test_a_trial_that_failed_or_that_another_process_trains_is_not_left_out(
     with pytest.raises(FailureError, match="out of memory"):
         swept(store, out, request(store, "non-private"), trials=Trials(refuse=1))
     assert not (out / "winner").exists()
-    lock = out / ".trial-001.lock"
-    others.enter_context(files.exclusive(lock, refusal=FailureError("held")))
+    others.enter_context(files.exclusive(out / ".trial-001.lock", refusal=FailureError("held")))
     monkeypatch.setattr(runs, "_POLL", 0)
     monkeypatch.setattr(runs.time, "sleep", lambda seconds: others.close())  # it ends, unscored
     trials = Trials()

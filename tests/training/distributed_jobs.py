@@ -22,7 +22,7 @@ from userdp.sampling.draws import Cohort
 from userdp.training.config import Averaging, RunOptions, Schedule, UnsafeSeeds
 from userdp.training.distributed import Dealing, SharedNoise, World, owners_to_all
 from userdp.training.loop import train
-from userdp.training.lora import add_adapters
+from userdp.training.lora import choose_trained
 
 STEPS = 20
 SEEDS = {"unsafe_seeds": UnsafeSeeds(draws=5, noise=6)}
@@ -39,7 +39,7 @@ def begin(store: Path, out: Path, plan: Plan, *, lora=False, sharded=False, **op
     people = UserStore.open(store)
     model = toy_model(people)
     if lora:
-        model = add_adapters(model, replace(CONFIG, lora_rank=2))
+        model = choose_trained(model, replace(CONFIG, lora_rank=2))
     model = shard(model.train()) if sharded else model.train()
     return private_run(model, sgd(model), people, plan, out=out, exact_log=True, **options)
 

@@ -103,9 +103,8 @@ def test_invariant_5_noise_has_the_plans_variance_for_every_number_of_processes(
     ),
 )
 def test_invariant_5_twin_noise_that_is_not_drawn_once_is_caught(place, broken, sharded, seen):
-    noises = place.do(2, jobs.noises, sharded, broken)
     with pytest.raises(AssertionError, match=seen):
-        require_standard_normal(noises)
+        require_standard_normal(place.do(2, jobs.noises, sharded, broken))
 
 
 # Invariant 3: sensitivity.

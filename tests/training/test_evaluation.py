@@ -16,10 +16,11 @@ from userdp.claims.lineage import Lineage
 from userdp.core.errors import UseError
 from userdp.data.splits import Split
 from userdp.gradients import causal_lm_loss, trainable_parameters
+from userdp.ledger import StoreLedger
 from userdp.training.causal_models import read_model
 from userdp.training.config import TrainConfig
-from userdp.training.evaluation import evaluate_splits
-from userdp.training.lora import add_adapters
+from userdp.training.evaluation import evaluate_splits, release_evaluation
+from userdp.training.lora import choose_trained
 from userdp.training.personalization import LocalTraining, halves, personalize
 from userdp.training.released_model import save_model
 from userdp.training.store_losses import evaluate, rows_of, split_losses, user_losses
@@ -30,8 +31,7 @@ def losses_of(model, split, user, examples):
     for example in examples:
         row = torch.tensor(split.gather([user], [example]).row(0).astype(np.int64))
         logits = model(input_ids=row[None], use_cache=False).logits[0, :-1]
-        loss = torch.nn.functional.cross_entropy(logits, row[1:], reduction="sum")
-        yield loss, len(row) - 1
+        yield torch.nn.functional.cross_entropy(logits, row[1:], reduction="sum"), len(row) - 1
 
 
 def one_by_one(model, store, split):
@@ -114,7 +114,7 @@ def personalized(folder, *, lora):
     store = toy_store(folder, cycles(30), held_out=0.5)
     split, model = store.split(Split.HELD_OUT_USERS), toy_model(store)
     if lora:
-        model = add_adapters(model, TrainConfig(lora_rank=2))
+        model = choose_trained(model, TrainConfig(lora_rank=2))
         for name, parameter in model.named_parameters():
             if "lora_B" in name:
                 torch.nn.init.normal_(parameter, 0, 0.1, torch.Generator().manual_seed(1))
@@ -171,10 +171,16 @@ def test_invariant_13_no_other_model_is_compared_with_it_is_refused(
         moved(model)
     trained(toy_model(store) if base_is == "made in memory" else model, store, run)
     if base_is == "exchanged later":
-        other = moved(loaded(base))
-        save_model(other, base, tokenizer=store.tokenizer_path, lineage=Lineage())
+        save_model(moved(loaded(base)), base, tokenizer=store.tokenizer_path, lineage=Lineage())
     with pytest.raises(UseError, match=message) as caught:
         evaluate_splits(run, store, HELD_OUT)
     assert "--no-base" in caught.value.hint
     (measured,) = evaluate_splits(run, store, HELD_OUT, with_base=False)
     assert "base" not in measured
+
+
+def test_nothing_is_charged_for_a_loss_of_held_out_users_where_there_are_none(tmp_path):
+    store = toy_store(tmp_path, held_out=0.0)
+    with pytest.raises(UseError, match="holds no users out"):
+        release_evaluation(tmp_path, store, Split.HELD_OUT_USERS, epsilon=1.0)
+    assert StoreLedger(store.path).history().lines[1:] == ()

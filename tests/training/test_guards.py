@@ -144,8 +144,7 @@ def test_invariant_13_what_is_released_while_a_loop_is_open_is_in_its_claim(
     with begin(model=model, optimizer=sgd(model, 0.3), resume=True) as private:
         take(private)
     found = claim(tmp_path / "run").guarantee
-    price = {"a run": own, "an answer": 0.5}.get(what, 0)
-    assert found.epsilon == pytest.approx(own + price)
+    assert found.epsilon == pytest.approx(own + {"a run": own, "an answer": 0.5}.get(what, 0))
     assert (found == claim(store.path).guarantee) == ("twin" not in what)
 
 

@@ -28,8 +28,7 @@ def chat(draw, user):
 def store(tmp_path):
     draw = random.Random(0)
     users = [f"user{user:02d}".encode() for user in range(12) for _ in range(draw.randint(1, 4))]
-    records = tuple(chat(draw, user) for user in users)
-    source = ListSource(records, loss_mask=True)
+    source = ListSource(tuple(chat(draw, user) for user in users), loss_mask=True)
     return store_of(tmp_path, source, held_out_users=0.2, held_out_examples=0)
 
 

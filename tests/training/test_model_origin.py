@@ -97,8 +97,7 @@ def test_invariant_13_an_initialisation_from_data_is_a_condition(base, begun):
 def test_invariant_13_adapters_of_an_earlier_run_bring_its_claim(store, base, begun, tmp_path):
     trained(adapted(base), store, tmp_path / "first", PLAN)
     adapter = tmp_path / "first" / "adapter"
-    again = peft.PeftModel.from_pretrained(loaded(base), adapter, is_trainable=True)
-    claimed = begun(again)
+    claimed = begun(peft.PeftModel.from_pretrained(loaded(base), adapter, is_trainable=True))
     assert claimed.guarantee.epsilon == pytest.approx(2 * PLAN.guarantee().epsilon)
     assert not told(claimed)
 
@@ -125,8 +124,7 @@ def a_store(ownership, source, appended=()):
         {**one, "user_is": user_is(one["kind"], one.get("fields", []))}
         for one in (source, *appended)
     ]
-    meta = SimpleNamespace(ownership=ownership, sources=sources)
-    return SimpleNamespace(meta=meta, path="store")
+    return SimpleNamespace(meta=SimpleNamespace(ownership=ownership, sources=sources), path="store")
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "mbox", "parquet", "csv+jsonl"])

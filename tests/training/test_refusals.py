@@ -7,7 +7,7 @@ import torch
 
 from tests.gradients.campaign import losses
 from tests.memory import Memory, MemoryLoss
-from tests.plans import els_plan, plan_of_size
+from tests.plans import els_plan, plan_of_size, uls_plan
 from tests.training.toy import toy_model
 from userdp.core.errors import FailureError, UseError
 from userdp.ledger import StoreLedger
@@ -71,6 +71,15 @@ CASES = {
         "reads 7 tokens", lambda model: setattr(model.config, "n_positions", 7) or {}
     ),
     "weights that are no numbers": ("NaN or infinite", no_numbers),
+    "settings that transformers will not save": (
+        "temperature", lambda model: setattr(model.generation_config, "temperature", 0.7) or {}
+    ),
+    "settings that transformers saves elsewhere": (
+        "eneration parameters", lambda model: setattr(model.config, "max_length", 9) or {}
+    ),
+    "a plan of which no epsilon holds": (
+        "no epsilon holds", given(plan=uls_plan(noise_multiplier=1e-3))
+    ),
     "a generator of the model's own": ("of its own", own_generator),
     "fixed-graph adjacency where each record has one user": (
         "fixed-graph adjacency, and each", given(plan=els_plan(group_size=2, fixed_graph=True))
@@ -93,7 +102,7 @@ CASES = {
 def test_it_is_refused_and_nothing_is_charged(begin, store, tmp_path, case):
     told, asked = CASES[case]
     model = toy_model(store)
-    with pytest.raises((UseError, FailureError), match=told):
+    with pytest.raises((UseError, FailureError, ValueError), match=told):
         begin(**{"model": model, **asked(model)})
     assert not (tmp_path / "run").exists()
     assert StoreLedger(store.path).history().charges == {}

@@ -22,7 +22,8 @@ from userdp.cli.output import in_words
 from userdp.commands import audit as command
 from userdp.gradients import ENGINES, Engine
 from userdp.gradients import noise as drawing
-from userdp.training.selftest import INVARIANTS, Scene, SelftestConfig, run_selftest
+from userdp.training import selftest
+from userdp.training.selftest import INVARIANTS, SelftestConfig, run_selftest
 
 CONFIG = SelftestConfig(group_size=2, units=2, device="cpu")
 
@@ -99,7 +100,7 @@ def test_honest_processes_pass(tmp_path):
 def test_invariant_5_an_accelerators_sampler_passes_and_twins_that_are_cut_or_narrow_are_caught(
     monkeypatch,
 ):
-    monkeypatch.setattr(Scene, "noise", lambda self: DeviceNoise())
+    monkeypatch.setattr(selftest, "source_for", lambda world, model: DeviceNoise())
     assert failing() == set()
     honest = drawing.draw_on_device
     for broken in (

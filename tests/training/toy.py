@@ -124,8 +124,7 @@ def attempts(run: Path) -> int:
 
 def private_run(model, optimizer, store, plan, *, out, base=None, **options):
     """`make_private`, with each option by its name, and what the weights descend from."""
-    names = ("loss", "micro_batch", "resume")
-    how = {name: options.pop(name) for name in names if name in options}
+    how = {name: options.pop(name) for name in ("loss", "micro_batch", "resume") if name in options}
     people, where, options = opened(store), Path(out), PrivateOptions(**options)
     what = {"model": model, "optimizer": optimizer, "store": people, "plan": as_plan(plan)}
     training = Training(**what, out=where, base=base, options=options, **how)

@@ -146,8 +146,7 @@ def _places(value: dict[str, Tensor], most_values: int) -> list[Place]:
         for name, v in value.items()
         for start in range(0, v.numel(), _APART)
     ]
-    most = min(_MOST_PARTS, max(1, most_values // _PART))
-    return places[:: -(-len(places) // most)]
+    return places[:: -(-len(places) // min(_MOST_PARTS, max(1, most_values // _PART)))]
 
 
 def _sample(value: dict[str, Tensor], places: list[Place]) -> Tensor:

@@ -53,6 +53,8 @@ def kind_of(folder: Path) -> str | None:
     An export has a statement or a signature, a run a ledger, a model weights or what they descend
     from.
     """
+    if (folder / "federation.json").is_file():  # whose silos' ledgers `account` recomputes
+        return None
     if is_export(folder) or (folder / ENVELOPE).exists():
         return "export"
     if (folder / LEDGER).is_file():

@@ -274,7 +274,7 @@ def _value(kind: Any, choices: list[str], wanted: str, word: str) -> Any:
     if kind is Path:  # no shell expands ~ in a file, nor in --out=~/store
         return Path(os.path.expanduser(word))  # noqa: PTH111 (an unknown ~name stays)
     with suppress(ValueError):
-        meant = json.loads(word) if kind in (int, float, bool) else word
+        meant = float(word) if kind is float else json.loads(word) if kind in (int, bool) else word
         whole = isinstance(meant, float) and meant.is_integer()  # 1e3
         return decode(kind, int(meant) if whole else meant, what=word)
     guess = likely(closest(word, choices))

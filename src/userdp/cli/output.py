@@ -81,9 +81,9 @@ _KNOWN = {
 """What the macros can call."""
 
 
-_PERCENT = "{:.1%}".format
-_TOLD = {"epsilon": round_up, "delta": delta_up, "share": _PERCENT, "spent": _PERCENT}
-"""How numbers are told, by the last word of their names."""
+_TOLD: Any = {"epsilon": round_up, "delta": delta_up, "multiplier": str}
+_TOLD |= dict.fromkeys(("share", "spent"), "{:.1%}".format)
+"""How numbers are told, by the last word of their names: of noise all digits, to be copied."""
 
 
 def show(parts: Iterable[Part]) -> None:

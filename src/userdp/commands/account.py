@@ -155,7 +155,8 @@ def _claimed(ledger: Path, delta: float | None) -> Claim:
     from userdp.claims import claim
     from userdp.federated.federation_plan import PLAN_FILE, claim_of
 
-    if (ledger / PLAN_FILE).exists() and delta is None:
+    if (ledger / PLAN_FILE).exists():
+        refuse({"a federation has a delta of its own: leave --delta out": delta is not None})
         return claim_of(ledger)
     claimed = claim(ledger, delta=delta)
     if delta is not None and claimed.guarantee.delta == 0:

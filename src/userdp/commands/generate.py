@@ -71,13 +71,11 @@ def generate(
     for file in files:
         require_new(file, overwrite=overwrite, name="synthetic.jsonl")
     path = folder_of(run)
-    record = RunRecord.read(path)
-    claimed = claim(record)
-    store = None if check is None else UserStore.open(Path(check))
+    claimed = claim(RunRecord.read(path))
+    store = None if check is None else UserStore.open(Path(check), fixed_graph=True)
     how = GenerateConfig(**options)
     texts: list[GeneratedText] = []
-    left = "before its end: no text was written"
-    with on_interrupt(Interrupted(left)), shown(progress) as bar:
+    with on_interrupt(Interrupted("before its end: no text was written")), shown(progress) as bar:
         bar.stage("sampling", records)
         for text in sampled_texts(path, how, records, device=device):
             texts.append(text)

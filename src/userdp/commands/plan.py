@@ -124,7 +124,8 @@ def plan(
     prediction, notes = dict(proposal.prediction), list(proposal.notes)
     if hardware is not None:
         prediction["cost"] = _cost(proposal, meta, config, hardware)
-    base = Lineage() if model is None else ancestry(Subject(name=str(model), loaded=True), ledger)
+    foreign = model not in (None, "bundled", "new")
+    base = ancestry(Subject(name=str(model), loaded=True), ledger) if foreign else Lineage()
     if any("text_lineage" in facts for facts in meta.sources):
         from userdp.training.model_origin import lineage_of_text  # loads torch
 

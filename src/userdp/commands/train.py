@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -244,8 +244,10 @@ def _resolved(
             raise UseError("a run without privacy needs plain.steps and plain.batch_size")
         return plan if isinstance(plan, PlainPlan) else PlainPlan(**plain), learned, run
     resolved, by_preset = resolve(plan, chosen, low_rank=learned.lora_rank is not None)
-    rate = () if config is None else ("learning_rate",)
-    if by_preset and (sentence := by_preset.sentence({*chosen.given, *learning, *rate})):
+    own = {*chosen.given, *learning} | (set() if config is None else {"learning_rate"})
+    if by_preset and "learning_rate" not in own:
+        learned = replace(learned, learning_rate=by_preset.learning_rate)
+    if by_preset and (sentence := by_preset.sentence(own)):
         say(sentence)
     return resolved, learned, run
 
@@ -269,10 +271,9 @@ def _announce_claim(people: UserStore, plan: Plan, learned: TrainConfig, run: Ru
     """Say before the charge what the run will claim, or warn that it will claim nothing."""
     from userdp.claims.claim_sentences import foreseen_in_words
     from userdp.claims.claims import foreseen
-    from userdp.claims.weights import Subject, ancestry
     from userdp.commands.progress import say
     from userdp.ledger import StoreLedger
-    from userdp.training.model_origin import lineage_of_text
+    from userdp.training.model_origin import lineage_of_model, lineage_of_text
 
     if not plan.sampling.covered:
         warn(
@@ -280,8 +281,7 @@ def _announce_claim(people: UserStore, plan: Plan, learned: TrainConfig, run: Ru
             "this run or, from here on, for the store."
         )
         return
-    ledger = StoreLedger(people.path)
-    history, base = ledger.history(), ancestry(Subject(name=learned.model, loaded=True), ledger)
+    history, base = StoreLedger(people.path).history(), lineage_of_model(people, name=learned.model)
     to_come = foreseen(history, plan, base=base + lineage_of_text(people))
     if run.slot is None and (len(to_come["parts"]) > 1 or history.budget is not None):
         say(f"The model will claim {foreseen_in_words(to_come)}.")

@@ -62,10 +62,9 @@ def verify(
     if subject is None:
         raise UseError(
             f"{place} is no store, run, model or export: there is nothing to check it by",
-            hint="name a folder that `userdp prepare`, `train` or `export` wrote",
+            hint="name one of those; a federation's claim is that of `userdp account --ledger`",
         )
-    of_store = subject == "store"
-    found = _of_store(place, quick, progress) if of_store else check(place, key=public)
+    found = _of_store(place, quick, progress) if subject == "store" else check(place, key=public)
     said = {**plain(found), "claim": found.claim, "ok": not found.problems}
     return {"subject": subject, "path": place, **said}
 

@@ -132,8 +132,7 @@ def _members(hint: Any) -> tuple[Any, ...]:
 
 def _widened(value: Any, hint: Any) -> Any:
     """A whole number as a float where the field holds floats: 1 and 1.0 are equal."""
-    whole = isinstance(value, int) and not isinstance(value, bool)
-    kinds = _members(hint) if whole else ()
+    kinds = _members(hint) if isinstance(value, int) and not isinstance(value, bool) else ()
     return float(value) if float in kinds and int not in kinds else value
 
 

@@ -126,17 +126,19 @@ class Interrupted(KeyboardInterrupt):
 
     Args:
         place: where it stopped, in words that follow "interrupted", such as "after step 24 of 100".
-        resume: whether it goes on from there; else the same call begins again.
+        resume: whether it goes on from there, or by which other argument than ``resume=True``; else
+            the same call begins again.
     """
 
     exit_status = 130
 
-    def __init__(self, place: str, *, resume: bool = False) -> None:
+    def __init__(self, place: str, *, resume: bool | str = False) -> None:
         super().__init__(place)
-        self.place, self.resume = place, resume
+        self.place = place
+        self.resume: bool | str = "resume=True" if resume is True else resume
 
     def __str__(self) -> str:
-        way = "go on with the same call and resume=True" if self.resume else "call it again"
+        way = f"go on with the same call and {self.resume}" if self.resume else "call it again"
         return f"interrupted {self.place}; {way}"
 
 

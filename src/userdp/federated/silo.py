@@ -36,7 +36,7 @@ from userdp.ledger import RunFolder, RunRecord
 from userdp.plans import Plan
 from userdp.training.causal_models import NEW, new_model, read_model, require_fit
 from userdp.training.config import PrivateOptions, TrainConfig, UnsafeSeeds
-from userdp.training.lora import add_adapters
+from userdp.training.lora import choose_trained
 from userdp.training.model_origin import lineage_of_model
 from userdp.training.open_run import Training
 from userdp.training.private_run import PrivateRun
@@ -235,13 +235,14 @@ def _(spec: LanguageModel) -> tuple[nn.Module, Loss]:
         width=spec.width,
         heads=spec.heads,
         lora_rank=spec.lora_rank,
+        train_all=True,
         seed=spec.seed,
     )
     if spec.model == NEW:
         model = new_model(config, vocab_size=spec.vocab_size, seq_len=spec.seq_len)
     else:
         model = read_model(spec.model)
-    return add_adapters(model, config).train(), causal_lm_loss
+    return choose_trained(model, config).train(), causal_lm_loss
 
 
 def weights_of(model: nn.Module) -> Weights:

@@ -30,6 +30,8 @@ _GRADIENTS = 800
 """Examples that all steps draw, in parts of the population's root."""
 _GROUP_SIZES = {150: 1, 50: 2, 0: 4}
 """G by the least ε √population."""
+_RATES = {50: 2e-3, 0: 3e-3}
+"""The first learning rate of full fine-tuning by the least ε √population."""
 _CLIP_NORM = 0.1
 
 MOST_NOISE = 0.1
@@ -62,7 +64,8 @@ class Preset:
         l2_clip_norm: C, 0.1. Gradients of language models are longer (2 to 9 in all models
             measured), so that each user counts alike whatever the model's scale; the optimizer
             divides C out again.
-        learning_rate: the first, without warm-up or decay, see `learning_rate_for`.
+        learning_rate: the first, without warm-up or decay: that of `learning_rate_for`, and 0.003
+            for full fine-tuning where ε √population is below 50.
     """
 
     epsilon: float
@@ -98,10 +101,10 @@ class Preset:
 
 
 def learning_rate_for(*, low_rank: bool) -> float:
-    """The first learning rate where none is given: 0.002, of adapters 0.008.
+    """The first learning rate where neither operator nor preset gives one: 0.002, adapters 0.008.
 
-    Of any plan: Adam divides the noise out, so that the rate does not hang on σ / M. From the
-    second step on it follows the noisy gradients
+    Adam divides the noise out, so that the rate hangs little on σ / M. From the second step on it
+    follows the noisy gradients
     (`userdp.training.optimizers.following_factor`).
     """
     return 8e-3 if low_rank else 2e-3
@@ -127,6 +130,8 @@ def preset(
     >>> chosen = preset(epsilon=4, population=20_000)
     >>> chosen.group_size, chosen.cohort_size, chosen.steps, chosen.l2_clip_norm
     (1, 1024, 100, 0.1)
+    >>> chosen.learning_rate, preset(epsilon=1, population=2_000).learning_rate
+    (0.002, 0.003)
     """
     require_positive("epsilon", epsilon)
     require_count("population", population, at_least=2)
@@ -135,6 +140,7 @@ def preset(
         next(value for least, value in rule.items() if epsilon * root >= least)
         for rule in (_GROUP_SIZES, _STEPS)
     )
+    rate = next(value for least, value in _RATES.items() if epsilon * root >= least)
     gradients = 2 ** round(math.log2(_GRADIENTS * root / steps))
     least, most = _COHORTS
     half = 2 ** math.floor(math.log2(population / 2))
@@ -147,7 +153,7 @@ def preset(
         cohort_size=min(most, max(least, gradients // group_size), half),
         steps=steps,
         l2_clip_norm=_CLIP_NORM,
-        learning_rate=learning_rate_for(low_rank=low_rank),
+        learning_rate=learning_rate_for(low_rank=True) if low_rank else rate,
     )
 
 

@@ -11,6 +11,7 @@ that a δ below 1/examples is below 1/users whoever holds them.
 
 from __future__ import annotations
 
+import math
 from enum import StrEnum
 
 from userdp.core.errors import UseError
@@ -119,3 +120,12 @@ def plan_with_small_delta(
         counted="users" if users is not None or plan.sampling.by_user else "examples",
         allow_large_delta=allow_large_delta,
     )
+
+
+def require_epsilon(plan: Plan) -> None:
+    """`UseError` of a plan of which no ε holds: once charged, its store could claim nothing."""
+    if math.isinf(plan.guarantee().epsilon):
+        raise UseError(
+            "no epsilon holds for this plan: its noise is too small for its steps and its delta",
+            hint="take more noise or fewer steps; or, without privacy, --set plain.steps=N",
+        )

@@ -44,6 +44,9 @@ class CardOptions:
     tag: Sequence[str] = ()
 
     def __post_init__(self) -> None:
+        for name in ("dataset", "tag"):  # in Python also one word
+            if isinstance(word := getattr(self, name), str):
+                object.__setattr__(self, name, (word,))
         for option, values, pattern, example in (
             ("--base-model", (self.base_model,), _NAME_ON_HUB, "openai-community/gpt2"),
             ("--license", (self.license,), _LICENSE, "apache-2.0"),

@@ -33,6 +33,7 @@ from userdp.plans.small_delta import rule_of, size_of
 from userdp.reporting.meaning import FALSE_ALARMS, Meaning, factor_up, meaning_of_claim, percent_up
 from userdp.reporting.rendering import delta_text, number_text, short, visible, words
 from userdp.reporting.table import Table, table_of
+from userdp.sampling import SAMPLINGS
 
 _LONGEST = 200
 _DIFFERENCE = "{user_loss:+.4f} ± {standard_error:.4f}"
@@ -366,7 +367,7 @@ class Facts:
         None where one mechanism is not all of the claim: choosing a tuning's winner is priced too.
         """
         plan = self.plan
-        if plan is None or self.claim.mechanism is None:
+        if plan is None or self.claim.mechanism is None or plan.sampling.kind not in SAMPLINGS:
             return None
         sampling = encode(plan.sampling)
         if plan.sampling.by_user:

@@ -6,7 +6,7 @@ import copy
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 import transformers
@@ -19,7 +19,7 @@ from userdp.data.store_meta import StoreMeta
 from userdp.data.user_store import UserStore
 from userdp.gradients.shards import local
 from userdp.training.config import Precision, TrainConfig
-from userdp.training.lora import add_adapters
+from userdp.training.lora import choose_trained
 
 BUNDLED = "bundled"
 NEW = "new"
@@ -103,7 +103,7 @@ def models_by_depth(
         shallow.num_hidden_layers = layers
         # In float32, as training reads it, whatever the folder holds.
         model = transformers.AutoModelForCausalLM.from_config(shallow, dtype=torch.float32)
-        return add_adapters(model, config).train()
+        return choose_trained(model, config).train()
 
     return build, depth
 
@@ -149,8 +149,7 @@ def read_model(
             hint="give a folder with config.json and model.safetensors, 'bundled', or 'new'",
         ) from error
     model: nn.Module = loaded[0]
-    wrong = {*loaded[1]["missing_keys"], *(key for key, *_ in loaded[1]["mismatched_keys"])}
-    if wrong:
+    if wrong := {*loaded[1]["missing_keys"], *(one[0] for one in loaded[1]["mismatched_keys"])}:
         raise UseError(
             f"weights in {name!r} are missing, or of another shape than its config.json says "
             f"({_some(sorted(wrong))}): random numbers would take their place",
@@ -217,8 +216,7 @@ def enable_checkpointing(model: nn.Module) -> None:
 
     Not reentrant: that variant runs a backward pass of its own, which no per-unit engine sees.
     """
-    enable: Any = model.activation_checkpointing_enable
-    enable({"use_reentrant": False})
+    cast(Any, model).activation_checkpointing_enable({"use_reentrant": False})
 
 
 def _set_dropout(shape: Any, dropout: float) -> None:

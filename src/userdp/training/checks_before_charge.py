@@ -132,8 +132,7 @@ def require_fit_for_steps(of: Training, mechanism: StepMechanism) -> None:
     if engine == "reference" or of_a_unit > mechanism.micro_batch or mechanism.world.rank:
         return
     one = made_up_units(model, 1, of_a_unit, seq_len, masked=masked)
-    alone = Task(model=model, loss=loss, units=one, **how)
-    if (reason := why_alone(alone)) is not None:
+    if (reason := why_alone(Task(model=model, loss=loss, units=one, **how))) is not None:
         warn(
             f"users cannot share a pass of this model: {reason}. Each is computed alone, which "
             "takes about 4 times as long (a dry run measures it). The claim is the same. Way "
@@ -190,9 +189,8 @@ def dry_run_of(of: Training, mechanism: StepMechanism) -> dict[str, Any]:
     if of.resume:
         raise UseError("a dry run is of a run that begins", hint="leave out --resume")
     require_intact(of.store)
-    opening = OpenRun(of)
     history = StoreLedger(of.store.path).history()
-    after = follow(history, opening.charges_of_plan(history))
+    after = follow(history, OpenRun(of).charges_of_plan(history))
     seconds = _seconds_per_step(of, mechanism)
     return {
         "noise_multiplier": plan.noise.multiplier,

@@ -130,9 +130,8 @@ class Collator:
 
     def _examples(self, cohort: Cohort) -> NDArray[np.int64]:
         """The drawn examples: named by the cohort itself, or by ranks in the fixed selection."""
-        if self._selection is None:
-            return cohort.examples
-        return self._selection.map(cohort.users, cohort.examples)
+        fixed, named = self._selection, cohort.examples
+        return named if fixed is None else fixed.map(cohort.users, named)
 
     def tokens(self, cohort: Cohort) -> NDArray[np.int64]:
         """int64 (units,): tokens of each unit; 1 each where they are drawn only at gathering."""

@@ -43,13 +43,6 @@ class Averaging(StrEnum):
     EMA = "ema"
 
 
-class Trained(StrEnum):
-    """Which weights learn where there are no adapters (`userdp.training.trained_weights`)."""
-
-    AUTO = "auto"
-    ALL = "all"
-
-
 class EngineName(StrEnum):
     """How gradients are clipped (`userdp.gradients.engines`); "auto" lets users share passes."""
 
@@ -157,9 +150,9 @@ class TrainConfig:
         lora_rank: train low-rank adapters of this rank in place of all weights.
         lora_alpha: scale of the adapters; twice the rank by default.
         lora_targets: modules that get an adapter; all linear ones by default.
-        trained: which weights learn: all; or, of a pre-trained model without adapters, auto: all but
-            position embeddings and, where the noise is more than 0.005 of the clip norm, what makes
-            queries, keys and values. Noise there harms more than it teaches.
+        train_all: position embeddings and what makes queries, keys and values learn too. By default
+            they stay those of a pre-trained model: noise there harms more than text teaches. A new
+            model, and a run without privacy, train all.
         dropout: set in every part of the model that has one.
         averaging: release the last weights (none), or their moving average (ema), which is free
             post-processing; auto averages where the noise is at most 0.002 of the clip norm.
@@ -197,7 +190,7 @@ class TrainConfig:
     lora_rank: int | None = None
     lora_alpha: float | None = None
     lora_targets: tuple[str, ...] = ()
-    trained: Trained = Trained.AUTO
+    train_all: bool = False
     dropout: float = 0.0
     averaging: Averaging = Averaging.AUTO
     averaging_decay: float = 0.99
@@ -217,8 +210,14 @@ class TrainConfig:
         for name, kind in get_type_hints(TrainConfig).items():  # a word stands for its member
             if hasattr(kind, "__members__") and getattr(self, name) is not None:
                 object.__setattr__(self, name, decode(kind, getattr(self, name), what=name))
-        counts = ("layers", "width", "heads", "micro_batch", "checkpoint_every", "evaluate_users")
-        for name in counts:
+        for name in (
+            "layers",
+            "width",
+            "heads",
+            "micro_batch",
+            "checkpoint_every",
+            "evaluate_users",
+        ):
             require_count(name, getattr(self, name))
         for name in ("seed", "warmup_steps", "evaluate_every"):
             require_count(name, getattr(self, name), at_least=0)

@@ -135,8 +135,7 @@ class World:
         """
         first, *others = self.all_gather_object(dict(facts))
         for rank, other in enumerate(others, start=1):
-            different = [name for name in first if other.get(name) != first[name]]
-            if different:
+            if different := [name for name in first if other.get(name) != first[name]]:
                 raise UseError(
                     f"process {rank} has another {different[0]} than process 0",
                     hint="start all with one command, on the same files, on machines of one kind",
@@ -241,9 +240,8 @@ def deal(tokens: NDArray[np.int64], processes: int) -> NDArray[np.int64]:
     owners = np.zeros(len(tokens), dtype=np.int64)
     loads = [(0, rank) for rank in range(processes)]
     for unit in np.argsort(-tokens, kind="stable").tolist():
-        load, rank = heapq.heappop(loads)
-        owners[unit] = rank
-        heapq.heappush(loads, (load + max(1, int(tokens[unit])), rank))
+        load, owners[unit] = loads[0]
+        heapq.heapreplace(loads, (load + max(1, int(tokens[unit])), int(owners[unit])))
     return owners
 
 
@@ -259,10 +257,8 @@ class Dealing:
     """
 
     def __init__(self, world: World, tokens: Callable[[Cohort], NDArray[np.int64]]) -> None:
-        self._world = world
-        self._tokens = tokens
-        self._digest = b""
-        self._units = 0
+        self._world, self._tokens = world, tokens
+        self._digest, self._units = b"", 0
 
     def mine(self, cohort: Cohort) -> Cohort:
         """This process's part of the cohort; all of it in a world of one."""

@@ -21,16 +21,15 @@ from userdp.training.devices import AUTO, choose_device
 from userdp.training.released_model import released_models
 from userdp.training.store_losses import evaluate, paired, perplexity, user_losses
 
+_HINT = "prepare it with --held-out-users 0.1, or measure on --split train"
+
 
 def held_out_splits(store: UserStore) -> tuple[Split, ...]:
     """The held-out parts that the store has; `UseError` if it has none."""
     held = (Split.HELD_OUT_USERS, Split.HELD_OUT_EXAMPLES)
     splits = tuple(split for split in held if len(store.split(split).counts))
     if not splits:
-        raise UseError(
-            f"the store at {store.path} holds nothing out",
-            hint="prepare it with --held-out-users 0.1, or measure on --split train",
-        )
+        raise UseError(f"the store at {store.path} holds nothing out", hint=_HINT)
     return splits
 
 
@@ -124,6 +123,8 @@ def release_evaluation(
             what its exact weights tell), or a store for which the mechanism promises nothing.
         FailureError: the disk refused; the store's ledger holds what was released.
     """
+    if split is Split.HELD_OUT_USERS and not store.meta.held_out_users:  # a public setting
+        raise UseError(f"the store at {store.path} holds no users out", hint=_HINT)
     record, computes = RunRecord.read(run), choose_device(device)
     lineage, folder = _claimed(record), record.folder
     bound = math.log(store.meta.vocab_size) if loss_bound is None else loss_bound

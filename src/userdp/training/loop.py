@@ -38,7 +38,7 @@ from userdp.training.config import (
 )
 from userdp.training.devices import choose_device, machine_facts
 from userdp.training.distributed import World
-from userdp.training.lora import add_adapters
+from userdp.training.lora import choose_trained
 from userdp.training.model_origin import (
     base_facts,
     digests_of,
@@ -57,7 +57,6 @@ from userdp.training.optimizers import (
 from userdp.training.private_run import PrivateRun
 from userdp.training.step_mechanism import Step
 from userdp.training.store_losses import build_loss, evaluate
-from userdp.training.trained_weights import freeze_usual
 from userdp.training.without_privacy import PlainRun
 
 _SECRET, _USUAL = UnsafeSeeds(), RunOptions()
@@ -135,8 +134,8 @@ def train(
         base = lineage_of_model(store, model, name=config.model, digests=digests)
         if isinstance(plan, Plan) and plan.made_for is not None:
             require_made_for(plan.made_for, store, made_with(config, weights=digests.whole))
-        model = add_adapters(model, config)
-        freeze_usual(model, config, plan)
+        trains = config if isinstance(plan, Plan) else replace(config, train_all=True)
+        model = choose_trained(model, trains)
         if config.activation_checkpointing:
             enable_checkpointing(model)
         model = model.to(computes)
@@ -172,9 +171,7 @@ def train(
         run = PrivateRun(training, users=users) if private else PlainRun(training, seed=config.seed)
         if dry_run:
             if isinstance(run, PlainRun):
-                raise UseError(
-                    "a run without privacy has no claim to foretell", hint="leave out --dry-run"
-                )
+                raise UseError("a run without privacy has no claim to foretell by --dry-run")
             return dry_run_of(run.described(), run.mechanism)
         with interrupts.held() as signals:
             stopped.place, stopped.resume = _AT_ONCE, True
@@ -233,8 +230,7 @@ def _take_steps(
         # By attempts charged: a resumed run does not repeat the rates of lost steps.
         rate = learning_rate(config, step=step.number, steps=plan.steps)
         if follows:
-            expected = {"noise_std": step.noise_std, "l2_norm": step.l2_norm}
-            rate *= following_factor(optimizer, **expected)
+            rate *= following_factor(optimizer, noise_std=step.noise_std, l2_norm=step.l2_norm)
         set_learning_rate(optimizer, rate)
         optimizer.step()
         average.update()

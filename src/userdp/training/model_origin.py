@@ -152,15 +152,14 @@ def lineage_of_text(store: UserStore) -> Lineage:
         ]
         if facts.get("text_of_unknown_model"):
             told.append((ConditionKind.TEXT, "generated text whose provenance is lost"))
-        conditions = (Condition(kind=kind, told=what) for kind, what in told)
-        lineage += Lineage(conditions=tuple(sorted(set(conditions))))
+        conditions = {Condition(kind=kind, told=what) for kind, what in told}
+        lineage += Lineage(conditions=tuple(sorted(conditions)))
     return lineage
 
 
 def lineage_of_scores(path: Path) -> Lineage:
     """The lineage of the model that scored the examples; unknown if the file does not tell it."""
-    text = score_lineage(path)
-    if text:
+    if text := score_lineage(path):
         return lineage_from(parse(text), what=f"the lineage in {path}")
     return Lineage(conditions=(Condition(kind=ConditionKind.BASE, told="the model of its scores"),))
 

@@ -38,7 +38,7 @@ from userdp.training.causal_models import load_model
 from userdp.training.collate import gather_units
 from userdp.training.config import TrainConfig
 from userdp.training.devices import AUTO, choose_device
-from userdp.training.lora import add_adapters
+from userdp.training.lora import choose_trained
 from userdp.training.model_origin import digests_of, ledger_id, lineage_of_model, made_with
 from userdp.training.store_losses import build_loss
 
@@ -104,7 +104,7 @@ def probe_store(
             f"nothing is claimed of the model {config.model!r}, so that a release has no price",
             hint="measure another model, or other people: measure.source=held-out-users",
         )
-    model = add_adapters(base, config).to(computes)
+    model = choose_trained(base, config).to(computes)
     require_uncoupled(model)
     if population is not None and epsilon is not None:
         require_count("population", population)
@@ -134,8 +134,7 @@ def probe_store(
     columns = dict(zip(grid, of_users.T, strict=True))
     known: dict[str, Any] = {"model": Path(config.model).name, "source": source}
     if epsilon is not None:
-        named = {str(size): column.numpy() for size, column in columns.items()}
-        medians = draw_medians(named, epsilon=epsilon)
+        medians = draw_medians({str(g): one.numpy() for g, one in columns.items()}, epsilon=epsilon)
         norms = {size: medians[str(size)] for size in grid}
         # One example's norm is that of G = 1, so that it costs nothing more.
         known |= {"users": who.users, "example_norm": norms[1], "ledger_line": query_id}

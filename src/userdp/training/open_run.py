@@ -48,6 +48,7 @@ from userdp.ledger.run_ledger import is_finished
 from userdp.ledger.store_history import History
 from userdp.ledger.store_ledger import new_id
 from userdp.plans import Plan
+from userdp.plans.small_delta import require_epsilon
 from userdp.training.causal_models import resolve
 from userdp.training.config import PlainPlan, PrivateOptions
 from userdp.version import __version__
@@ -114,13 +115,12 @@ def constants_digest(
     """
     name = str((learning or {}).get("model", ""))
     base = Path(resolve(name))
-    stored = bool(name) and has_weights(base)
     return digest(
         {
             "plan": encode(plan),
             "learning": dict(learning or {}),
             "text": store.meta.content_sha256,
-            "base": digest_of(base) if stored else "",
+            "base": digest_of(base) if name and has_weights(base) else "",
             "scores": None if scores is None else files.digest_of_file(scores),
         }
     )
@@ -204,8 +204,9 @@ class OpenRun:
         folder, kept, record = self.folder, self.kept, self.record
         files.sweep(folder.path)
         remember(self.people.path, folder.path)
-        begun = self.run_id in self.store.history().openings
-        counter = self.store.counter(self.run_id, begun=begun)
+        counter = self.store.counter(
+            self.run_id, begun=self.run_id in self.store.history().openings
+        )
         try:
             self._require_nobody_erased()
             history = self.store.history()  # no other process opens this run from here on
@@ -312,8 +313,8 @@ class OpenRun:
             return ()
         # Whoever knows the seed can undo the noise: such a run counts as one without privacy.
         priced = None if of.options.unsafe_seeds else self.plan
-        if priced is not None:
-            priced.guarantee()  # refuses a plan of which no epsilon holds, before it is charged
+        if priced is not None and priced.sampling.covered:
+            require_epsilon(priced)
         line = Charge(
             pays_for=of_run(run_id, priced),
             base=base,
@@ -498,8 +499,7 @@ def store_facts(store: UserStore) -> dict[str, Any]:
     """
     facts: dict[str, Any] = {}
     sources, rule = store.meta.sources, store.meta.ownership
-    user_is = dict.fromkeys(words for one in sources if (words := one.get("user_is")))
-    if user_is:
+    if user_is := dict.fromkeys(words for one in sources if (words := one.get("user_is"))):
         facts["user_is"] = "; ".join(user_is)
     if rule["rule"] != "greedy" and any(one.get("may_name_several") for one in sources):
         facts["owners"] = FIRST_OWNER["assumption"]

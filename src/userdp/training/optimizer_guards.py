@@ -152,7 +152,6 @@ class HeldModel:
         self.share()
         for handle in self._handles:
             handle.remove()
-        self._handles.clear()
 
     def _added(self, parameter: Tensor) -> None:
         if self._own:
@@ -209,15 +208,13 @@ def require_same_parameters(model: nn.Module, optimizer: torch.optim.Optimizer) 
             f"{type(optimizer).__name__} wants a closure, and a private step has one gradient",
             hint="take an optimizer that steps by gradients, such as torch.optim.AdamW",
         )
-    missing = [name for name, parameter in ours.items() if id(parameter) not in held]
-    if missing:
+    if missing := [name for name, parameter in ours.items() if id(parameter) not in held]:
         raise UseError(
             f"the optimizer does not hold {len(missing)} of the model's {len(ours)} trainable "
             f"parameters ({', '.join(missing[:3])}…): they would never move",
             hint="build the optimizer after adapters were attached and the model was moved",
         )
-    others = held - set(map(id, model.parameters()))
-    if others:
+    if others := held - set(map(id, model.parameters())):
         raise UseError(
             f"the optimizer holds {len(others)} tensors that are no parameters of the model",
             hint="give it only those of this model: others would move without clipping or noise",
@@ -252,8 +249,9 @@ def movement_since(model: nn.Module, optimizer: torch.optim.Optimizer) -> Callab
     """
 
     def parts() -> list[Tensor]:
-        parameters = trainable_parameters(model).values()
-        return [one.detach().reshape(-1)[:_WATCHED].clone() for one in parameters]
+        return [
+            p.detach().reshape(-1)[:_WATCHED].clone() for p in trainable_parameters(model).values()
+        ]
 
     def idle() -> bool:
         return all(float(group.get("lr", 1.0)) == 0 for group in optimizer.param_groups)
@@ -278,8 +276,7 @@ def require_unstepped(optimizer: torch.optim.Optimizer) -> None:
 
     One that is set up when it is made, as Adagrad's, counts no step yet.
     """
-    states = (state for state in optimizer.state.values() if state)
-    if any(float(state.get("step", 1)) > 0 for state in states):
+    if any(float(state.get("step", 1)) > 0 for state in optimizer.state.values() if state):
         raise UseError(
             "the optimizer has a state of earlier steps, perhaps on people's text",
             hint="make a new optimizer for a new run",

@@ -42,7 +42,6 @@ def build_optimizer(model: nn.Module, config: TrainConfig) -> torch.optim.Optimi
         {"params": [p for p in parameters if p.dim() > 1], "weight_decay": config.weight_decay},
         {"params": [p for p in parameters if p.dim() <= 1], "weight_decay": 0.0},
     ]
-    groups = [group for group in groups if group["params"]]
     rate, betas = config.learning_rate, (0.9, 0.98)
     match config.optimizer:
         case OptimizerName.ADAMW:

@@ -32,7 +32,7 @@ from userdp.ledger import RunFolder, StoreLedger
 from userdp.training.collate import gather_units
 from userdp.training.config import TrainConfig
 from userdp.training.devices import AUTO, choose_device
-from userdp.training.lora import add_adapters
+from userdp.training.lora import choose_trained
 from userdp.training.released_model import released_models
 from userdp.training.store_losses import losses_of, mean_loss, users_by_hash
 
@@ -120,11 +120,10 @@ def personalize(
     after = np.zeros((len(how.learning_rate), len(users)))
     shown = progress or Progress()
     shown.stage("personalize", len(users))
-    device = next(model.parameters()).device
     model.eval()
     for number, user in enumerate(users.tolist()):
         train, test, steps = halves(split, user, how)
-        rows = gather_units(split, np.full(len(train), user), train).to(device)
+        rows = gather_units(split, np.full(len(train), user), train).to(weights[0].device)
         kept_back = np.full(len(test), user), test
         before[number], tokens[number] = mean_loss(model, split, *kept_back, batch=how.batch_size)
         for which, rate in enumerate(how.learning_rate):
@@ -195,7 +194,9 @@ def personalize_run(
     }
     for name, model in models.items():
         # Local SGD in bfloat16 would round small updates away, whatever the run trained in.
-        model = add_adapters(model.float(), TrainConfig(lora_rank=lora_rank)).to(computes)
+        model = choose_trained(model.float(), TrainConfig(lora_rank=lora_rank, train_all=True)).to(
+            computes
+        )
         before, after, tokens = personalize(model, split, kept, how, progress=progress)
         result[name] = [
             {"learning_rate": rate, **summary(before, own, tokens)}

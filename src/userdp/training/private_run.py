@@ -69,7 +69,13 @@ from userdp.training.optimizer_guards import (
     require_unstepped,
     warning_of_half_precision,
 )
-from userdp.training.released_model import began_with, release, save_model, unsharded
+from userdp.training.released_model import (
+    began_with,
+    release,
+    require_saveable,
+    save_model,
+    unsharded,
+)
 from userdp.training.step_mechanism import NoExactLog, Step, StepMechanism, device_of
 
 _USUAL = PrivateOptions()
@@ -200,6 +206,7 @@ class PrivateRun:
         require_uncoupled(model)
         if not of.resume:  # a run that diverged may go on, to be settled
             require_finite(noted_place(model), model)
+            require_saveable(model)
             warn(warning_of_half_precision(model))
             require_unstepped(optimizer)
 
@@ -261,9 +268,7 @@ class PrivateRun:
     def described(self) -> Training:
         """The training as it is written down: with its base's lineage and its public facts."""
         of, first = self._of, self._weights.first
-        base = of.base
-        if base is None:
-            base = lineage_of_model(of.store, of.model, digests=self._weights.opened)
+        base = of.base or lineage_of_model(of.store, of.model, digests=self._weights.opened)
         base += lineage_of_text(of.store)
         if of.options.scores is not None:
             base += lineage_of_scores(of.options.scores)

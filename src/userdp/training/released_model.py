@@ -18,6 +18,7 @@ import inspect
 import json
 import shutil
 import sys
+import tempfile
 from collections.abc import Callable, Container, Mapping
 from pathlib import Path
 from typing import Any, cast
@@ -97,6 +98,17 @@ def release(
             hint="free some disk space, and go on: no step is lost, and none is charged again",
         ) from error
     return weights
+
+
+def require_saveable(model: nn.Module) -> None:
+    """Have `transformers` write the model's settings: what it refuses, it refuses before the charge
+    and not after the last step, in its own words.
+    """
+    with tempfile.TemporaryDirectory() as place:
+        for name in ("config", "generation_config"):
+            settings: Any = getattr(uncompiled(model), name, None)
+            if hasattr(settings, "save_pretrained"):
+                settings.save_pretrained(place)
 
 
 def save_model(

@@ -39,14 +39,13 @@ from userdp.core.vocabulary import require_count
 from userdp.gradients import ENGINES, Engine, Units, causal_lm_loss, trainable_parameters
 from userdp.gradients import noise as drawing
 from userdp.gradients.certificate.made_up import Shape, made_up, most_tokens
-from userdp.gradients.noise import NoiseSource
 from userdp.noise.gaussian import TAIL_BITS, NoiseSampler
 from userdp.sampling.draws import Cohort, secret_generator
 from userdp.training.causal_models import NEW, new_model, read_model
 from userdp.training.config import TrainConfig
 from userdp.training.devices import AUTO, choose_device
 from userdp.training.distributed import Dealing, World, owners_to_all, source_for
-from userdp.training.lora import add_adapters
+from userdp.training.lora import choose_trained
 from userdp.training.model_origin import digests_of
 
 INVARIANTS = {"one model": 5, "noise": 5, "noise's tail": 5, "engine": 3, "sensitivity": 3}
@@ -121,12 +120,12 @@ def run_selftest(config: SelftestConfig) -> dict[str, Any]:
     """
     world = World()
     device = choose_device(config.device, processes=world.size)
-    learned = TrainConfig(lora_rank=config.lora_rank)
+    learned = TrainConfig(lora_rank=config.lora_rank, train_all=True)
     if config.model == NEW:
         model = new_model(learned, vocab_size=_NEW_TOKENS, seq_len=_MOST_TOKENS)
     else:
         model = read_model(config.model)
-    model = add_adapters(model, learned)
+    model = choose_trained(model, learned)
     for name, parameter in model.named_parameters():
         if "lora_B" in name:  # zeros, which would leave half of the adapters without a gradient
             nn.init.constant_(parameter, 0.05)
@@ -136,8 +135,7 @@ def run_selftest(config: SelftestConfig) -> dict[str, Any]:
         own += [(name, one) for one in gradients(scene, engine)]
     worst = dict[tuple[str, str | None], Measured]()
     for by, one in chain.from_iterable(world.all_gather_object(own)):
-        asked = one.check, by
-        worst[asked] = max(worst.get(asked, one), one, key=Measured.used)
+        worst[one.check, by] = max(worst.get((one.check, by), one), one, key=Measured.used)
     failed = {INVARIANTS[check] for (check, _), one in worst.items() if not one.passed}
     return {
         "model": config.model,
@@ -190,10 +188,6 @@ class Scene:
                 total[name] += part / norms[-1]
         self.l2_clip_norm = min(norms) / 2
         self.oracle = {name: self.l2_clip_norm * value for name, value in total.items()}
-
-    def noise(self) -> NoiseSource:
-        """A new source of noise, as a run's own is made."""
-        return source_for(self.world, self.model)
 
     def sum_of(self, engine: Engine, units: Units) -> dict[str, Tensor]:
         """The clipped sum as a step forms it, each process clipping its own units.
@@ -278,7 +272,7 @@ def _noise_of_a_step(scene: Scene) -> dict[str, NDArray[np.float64]]:
         name: torch.zeros(min(most, one.numel()), dtype=torch.float64, device=scene.device)
         for name, one in parameters.items()
     }
-    scene.noise().add_(value, _STD)
+    source_for(scene.world, scene.model).add_(value, _STD)
     return {name: tensor.cpu().numpy() for name, tensor in value.items()}
 
 
@@ -292,7 +286,7 @@ def tail(scene: Scene) -> Iterator[Measured]:
     """
     numbers = np.empty(_DRAWS)
     drawing.draw_on_host(secret_generator(), numbers)
-    if scene.noise().sampler_on(scene.device) is NoiseSampler.DEVICE:
+    if source_for(scene.world, scene.model).sampler_on(scene.device) is NoiseSampler.DEVICE:
         generator = torch.Generator(device=scene.device)
         generator.seed()
         numbers = drawing.draw_on_device(generator, _DRAWS).cpu().numpy()

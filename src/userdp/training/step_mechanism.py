@@ -224,11 +224,10 @@ def operator_facts(summed: ClippedSum, *, l2_clip_norm: float) -> dict[str, Any]
     """Exact numbers of a private step, which no ε covers, for the operator."""
     finite = summed.norms[summed.norms.isfinite()]
     losses = summed.losses[summed.losses.isfinite()]
-    quantiles = {str(q): float(finite.quantile(q)) for q in _QUANTILES if len(finite)}
     return {
         "units": len(summed.norms),
         "loss": float(losses.mean()) if len(losses) else None,
-        "norm_quantiles": quantiles,
+        "norm_quantiles": {str(q): float(finite.quantile(q)) for q in _QUANTILES if len(finite)},
         "clipped_fraction": float((finite > l2_clip_norm).double().mean()) if len(finite) else None,
         "non_finite": summed.non_finite,
         "failed": summed.failed,

@@ -196,7 +196,7 @@ def evaluate(
         )
     mean = float(sums.sum() / tokens.sum())
     each = sums[measured] / tokens[measured]
-    evaluation = {
+    return {
         "split": str(split),
         "loss": mean,
         "perplexity": perplexity(mean),
@@ -205,8 +205,7 @@ def evaluate(
         "users": len(chosen),
         "examples": len(users),
         "tokens": int(tokens.sum()),
-    }
-    return evaluation, each
+    }, each
 
 
 def paired(model: NDArray[np.float64], other: NDArray[np.float64]) -> dict[str, float | None]:
@@ -270,13 +269,9 @@ def user_losses(
         float64 (users,); not finite where the model's loss is not. Operator-only.
     """
     part = store.split(split)
-    means = []
-    for user in range(len(part.counts)):
-        rows = rows_of(part, np.array([user]))
-        mean, targets = mean_loss(model, part, *rows, loss=loss, batch=batch)
-        if targets:
-            means.append(mean)
-    return np.array(means, dtype=np.float64)
+    each = (rows_of(part, np.array([user])) for user in range(len(part.counts)))
+    means = (mean_loss(model, part, *rows, loss=loss, batch=batch) for rows in each)
+    return np.array([mean for mean, targets in means if targets], dtype=np.float64)
 
 
 def perplexity(loss: float) -> float:

@@ -59,8 +59,7 @@ def package(tmp_path, monkeypatch) -> str:
     (told / "METADATA").write_text(
         "Metadata-Version: 2.1\nName: userdp-example-pkg\nVersion: 1.0\n"
     )
-    files = "".join(f"userdp_example_pkg/{name},,\n" for name in PACKAGE)
-    (told / "RECORD").write_text(files)
+    (told / "RECORD").write_text("".join(f"userdp_example_pkg/{name},,\n" for name in PACKAGE))
     monkeypatch.syspath_prepend(str(tmp_path))
     return "userdp_example_pkg"
 

@@ -76,8 +76,7 @@ def results(rows: Sequence[Mapping[str, Any]]) -> str:
         ways = [row["way"] for row in group if row["way"] != "not built"]
         counts = map(ways.count, ("certified", "reference", "refused"))
         ratios = [row["ratio"] for row in group if "ratio" in row]
-        most = f"{max(ratios):.5f}" if ratios else "—"
-        cells = (kind, engine, len(ways), *counts, most)
+        cells = (kind, engine, len(ways), *counts, f"{max(ratios):.5f}" if ratios else "—")
         lines.append(f"| {' | '.join(map(str, cells))} |")
     return "\n".join(lines) + "\n"
 

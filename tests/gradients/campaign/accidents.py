@@ -58,7 +58,6 @@ def measured(accident: Accident) -> Influence:
         return engine(model, loss, some, l2_clip_norm=clip, micro_batch=MICRO_BATCH)
 
     friendly = {"after": 1 << 30} if begun.get("after") else {}
-    norms = summed(units, 1.0, **friendly).norms
     found = [
         influence(
             partial(summed, clip=clip),
@@ -67,7 +66,7 @@ def measured(accident: Accident) -> Influence:
             out=range(0, len(units), 4),
             vocabulary=families.VOCABULARY,
         )
-        for clip in (biting_clip(norms, share) for share in SHARES)
+        for clip in (biting_clip(summed(units, 1.0, **friendly).norms, share) for share in SHARES)
     ]
     return max(found, key=lambda one: one.ratio)
 
@@ -197,8 +196,7 @@ def own_words(ids: Tensor) -> Tensor:
 
 def per_own_word(model: nn.Module, input_ids: Tensor, lengths: Tensor) -> Tensor:
     """Divides by each row's own words."""
-    places = torch.arange(input_ids.shape[1])
-    held = torch.where(places < lengths[:, None], input_ids, 0)
+    held = torch.where(torch.arange(input_ids.shape[1]) < lengths[:, None], input_ids, 0)
     return causal_lm_loss(model, input_ids, lengths) / own_words(held)
 
 

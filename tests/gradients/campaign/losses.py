@@ -26,8 +26,7 @@ def on_selected(
     """Each row's mean over its own targets, with a head that sees nothing else."""
     inputs, counted, labels = _places(input_ids, lengths, targets)
     losses = F.cross_entropy(model(inputs, counted), labels[counted], reduction="none")
-    owners = counted.nonzero()[:, 0]
-    sums = losses.new_zeros(len(lengths)).index_add(0, owners, losses)
+    sums = losses.new_zeros(len(lengths)).index_add(0, counted.nonzero()[:, 0], losses)
     return sums / counted.sum(1).clamp(min=1)
 
 

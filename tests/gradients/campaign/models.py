@@ -118,8 +118,7 @@ def routed(experts: int, chosen: int, room: int | None = None) -> nn.Module:
         found = torch.zeros_like(flat)
         for number, expert in enumerate(m.experts):
             rank, token = (at[:room] for at in torch.where((picked == number).T))
-            out = expert(flat[token]) * weights[token, rank, None]
-            found = found.index_add(0, token, out)
+            found = found.index_add(0, token, expert(flat[token]) * weights[token, rank, None])
         return m.head(torch.tanh(found)).view(*tokens.shape, -1)
 
     return toy(
@@ -133,8 +132,7 @@ def experts_first(m: Any, tokens: Tensor, vectors: Tensor, lengths: Tensor) -> A
     """(experts, tokens, width): there may be as many experts as rows."""
     flat = hidden(m, vectors).view(-1, WIDTH)
     weights = m.router(flat).softmax(-1).T[..., None]
-    mixed = (m.expert(weights * flat) * weights).sum(0)
-    return m.head(torch.tanh(mixed)).view(*tokens.shape, -1)
+    return m.head(torch.tanh((m.expert(weights * flat) * weights).sum(0))).view(*tokens.shape, -1)
 
 
 def batch_mean(m: Any, tokens: Tensor, vectors: Tensor, lengths: Tensor) -> Any:

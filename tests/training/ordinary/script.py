@@ -84,9 +84,8 @@ def row_means(token_losses: Tensor, lengths: Tensor) -> Tensor:
 
 def next_tokens(model: nn.Module, input_ids: Tensor, lengths: Tensor) -> Tensor:
     """The loss of a model that maps tokens (rows, tokens) to logits."""
-    logits = model(input_ids)
     losses = nn.functional.cross_entropy(
-        logits[:, :-1].transpose(1, 2), input_ids[:, 1:], reduction="none"
+        model(input_ids)[:, :-1].transpose(1, 2), input_ids[:, 1:], reduction="none"
     )
     return row_means(losses, lengths)
 

@@ -62,7 +62,7 @@ def store_of(
         return opened(store)
     place = store.path if isinstance(store, UserStore) else Path(store)
     place.parent.mkdir(parents=True, exist_ok=True)
-    columns = memory.column_names(dataset)
+    columns = {name for names in memory.first_fields(dataset) for name in names}
     with files.working_folder(place.parent, place.name) as beside:
         words = beside / "tokenizer.json"
         files.write_file(words, _tokenizer_file(processing_class), mode=files.OPERATOR_FILE)

@@ -38,7 +38,7 @@ from typing import Any, cast
 import torch
 import transformers
 from torch import Tensor, nn
-from torch.optim.lr_scheduler import LambdaLR
+from torch.optim.lr_scheduler import ReduceLROnPlateau
 from torch.utils.data import DataLoader
 from transformers import Trainer, TrainerCallback, TrainerState
 from transformers.trainer_utils import TrainOutput, sort_checkpoints
@@ -47,7 +47,7 @@ from userdp.claims import Claim, claim
 from userdp.claims.lineage import Condition, ConditionKind, Lineage
 from userdp.claims.weights import describe, digest_of
 from userdp.core import files, interrupts
-from userdp.core.errors import FailureError, Interrupted, UseError
+from userdp.core.errors import FailureError, Interrupted, UseError, warn
 from userdp.core.interrupts import Held
 from userdp.data.user_store import UserStore
 from userdp.gradients import Loss, causal_lm_loss
@@ -105,6 +105,9 @@ class UserLevelMixin(Trainer):  # type: ignore[misc]  # transformers leaves its 
         options: see `userdp.make_private`; the exact numbers are always in ``operator.jsonl``.
         trainer_options: all other arguments of the trainer.
 
+    Attributes:
+        store: the user store that is trained on.
+
     Raises:
         UseError: a setting is refused, or the data set or the store does not fit. Nothing has been
             charged then.
@@ -127,8 +130,7 @@ class UserLevelMixin(Trainer):  # type: ignore[misc]  # transformers leaves its 
         **trainer_options: Any,
     ) -> None:
         self._proposal, self._plan = plan, as_plan(plan)
-        self._loss = loss
-        self._options = replace(options, exact_log=True)
+        self._loss, self._options = loss, replace(options, exact_log=True)
         self._private: PrivateRun | None = None
         self._steps: Iterator[Step] = iter(())
         self._resumes = self._shows_evaluation = False
@@ -141,7 +143,7 @@ class UserLevelMixin(Trainer):  # type: ignore[misc]  # transformers leaves its 
         self._public_data = self.eval_dataset if public_eval else None
         prepared: Any = self.train_dataset  # by the trainer: TRL tokenizes
         longest = min(getattr(args, "max_length", None) or LONGEST, context_of(self.model))
-        self._store = store_of(
+        self.store = store_of(
             prepared,
             store,
             processing_class=self.processing_class,
@@ -156,11 +158,6 @@ class UserLevelMixin(Trainer):  # type: ignore[misc]  # transformers leaves its 
     def claim(self) -> Claim:
         """The claim of the run in the output folder; `UseError` before training has begun."""
         return claim(Path(self.args.output_dir))
-
-    @property
-    def store(self) -> UserStore:
-        """The user store that is trained on."""
-        return self._store
 
     # The loop: the private run opens, steps and ends here.
 
@@ -185,8 +182,9 @@ class UserLevelMixin(Trainer):  # type: ignore[misc]  # transformers leaves its 
             Interrupted: by Ctrl-C or SIGTERM, after a step that is in a checkpoint, whatever
                 ``save_strategy`` says.
         """
-        own, plan = self._asked, self._plan
-        self.args: Any = private_args(self.args, own, plan, public_eval=self._may_steer)
+        self.args: Any = private_args(
+            self.args, self._asked, self._plan, public_eval=self._may_steer
+        )
         folder, asked = RunFolder(Path(self.args.output_dir)), resume_from_checkpoint
         self._resumes = bool(asked)
         checkpoint = Path(asked) if isinstance(asked, str | os.PathLike) else None
@@ -202,7 +200,9 @@ class UserLevelMixin(Trainer):  # type: ignore[misc]  # transformers leaves its 
                 if self._run.remaining:
                     place = f"after step {self._run.done} of {self._plan.steps}"
                     if signals.heard:
-                        raise Interrupted(place, resume=True)
+                        raise Interrupted(place, resume="resume_from_checkpoint=True")
+                    way = "train(resume_from_checkpoint=True) goes on"
+                    warn(f"training ended {place}: nothing is released, and all is charged; {way}")
                 else:
                     self._run.save(tokenizer=self.processing_class)
                     signals.heard = False  # nothing is left to stop
@@ -245,20 +245,19 @@ class UserLevelMixin(Trainer):  # type: ignore[misc]  # transformers leaves its 
     def _prepare_for_training(self, steps: int, loader: Any, checkpoint: str | None) -> Any:
         """Open the private run, now that the model, the optimizer and the schedule are ready."""
         prepared = super()._prepare_for_training(steps, loader, checkpoint)
-        optimizer: Any = self.optimizer  # in a wrapper of accelerate's
-        kind = f"{type(self).__name__}, transformers {transformers.__version__}"
         # A resumed run must share it; weights from a checkpoint are known by their seal.
         digests = digests_of(self.model)
         identity = {"public evaluation": str(self._public_data is not None)}
         identity |= {"base model": digests.whole} if checkpoint is None else {}
-        base = lineage_of_model(self._store, self.model, digests=digests)
+        base = lineage_of_model(self.store, self.model, digests=digests)
         if self._public_data is not None:
-            declared = Condition(kind=ConditionKind.EVALUATION, told="eval_dataset")
-            base += Lineage(conditions=(declared,))
+            base += Lineage(
+                conditions=(Condition(kind=ConditionKind.EVALUATION, told="eval_dataset"),)
+            )
         training = Training(
             model=self.model,
-            optimizer=optimizer.optimizer,
-            store=self._store,
+            optimizer=cast(Any, self.optimizer).optimizer,  # in a wrapper of accelerate's
+            store=self.store,
             plan=self._plan,
             out=Path(self.args.output_dir),
             loss=self._loss,
@@ -266,7 +265,7 @@ class UserLevelMixin(Trainer):  # type: ignore[misc]  # transformers leaves its 
             resume=self._resumes,
             options=self._options,
             identity=identity,
-            facts={"trainer": kind},
+            facts={"trainer": f"{type(self).__name__}, transformers {transformers.__version__}"},
             base=base,
             log_only=True,  # exact numbers go to operator.jsonl, and to no callback or schedule
         )
@@ -277,7 +276,9 @@ class UserLevelMixin(Trainer):  # type: ignore[misc]  # transformers leaves its 
         self._steps = iter(run)
         # A crash between a charge and the next checkpoint loses updates, but not their price.
         lost, self.state.global_step = run.done - self.state.global_step, run.done
-        if isinstance(self.lr_scheduler, LambdaLR):  # all of theirs that need no metric
+        if lost:
+            warn(f"the updates of {lost} charged steps are lost: no checkpoint holds them")
+        if not isinstance(self.lr_scheduler, ReduceLROnPlateau):  # which needs a metric
             with warnings.catch_warnings(action="ignore"):  # that the optimizer has not stepped
                 for _ in range(lost):
                     self.lr_scheduler.step()
@@ -361,7 +362,7 @@ class UserLevelMixin(Trainer):  # type: ignore[misc]  # transformers leaves its 
         if not self._shows_evaluation:
             if self._private is not None:
                 raise EVALUATION.refusal("evaluation during training")
-            StoreLedger(self._store.path).look("evaluate")
+            StoreLedger(self.store.path).look("evaluate")
         return super().evaluation_loop(*arguments, **options)
 
     def save_metrics(self, split: str, metrics: dict[str, float], combined: bool = True) -> None:
@@ -423,6 +424,7 @@ class StopWhenAsked(TrainerCallback):  # type: ignore[misc]  # transformers has 
     def on_step_end(self, args: Any, state: Any, control: Any, **others: Any) -> None:
         """After the optimizer's step: what was charged is applied."""
         # A disk that is too small must not be found after the last step, when all are charged.
-        control.should_save |= state.global_step == 1
+        # Nor may what the last steps taught be lost if the release fails.
+        control.should_save |= state.global_step in (1, state.max_steps)
         if self._signals.heard:
             control.should_save = control.should_training_stop = True

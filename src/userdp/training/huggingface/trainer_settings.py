@@ -102,7 +102,14 @@ SETTINGS = (
         instead="leave it out; gradient_checkpointing=True saves memory",
     ),
     Setting(
-        names=(*_PROCESSES, "world_size", "n_gpu"),
+        names=(
+            "deepspeed",
+            "deepspeed_plugin",
+            "fsdp",
+            "parallelism_config",
+            "world_size",
+            "n_gpu",
+        ),
         taken=(1,),
         why="gradients would be added up over processes or GPUs before users are clipped",
         instead="use one GPU, as by CUDA_VISIBLE_DEVICES=0, or userdp.make_private under torchrun",
@@ -153,7 +160,6 @@ def private_args(args: Any, options: Mapping[str, Any], plan: Plan, *, public_ev
             hint=f"leave max_steps out, or plan again with {args.max_steps} steps",
         )
     private = copy.copy(args)
-    private.max_steps = plan.steps
     # The plan's clip bounds each user, and another one would only change the learning rate.
-    private.max_grad_norm = 0.0
+    private.max_steps, private.max_grad_norm = plan.steps, 0.0
     return private
