@@ -39,8 +39,7 @@ def exact_delta(
     on_x = stats.norm.pdf(x[None] - drawn[:, None], scale=sum_std)
     on_y = stats.norm.pdf(y[None] - drawn[:, None] / 2, scale=count_std)
     there = np.einsum("k,kx,ky->xy", weights, on_x, on_y)
-    absent = np.outer(on_x[0], on_y[0])
-    area = (x[1] - x[0]) * (y[1] - y[0])
+    absent, area = np.outer(on_x[0], on_y[0]), (x[1] - x[0]) * (y[1] - y[0])
     factor = math.exp(epsilon)
     both = [(there - factor * absent), (absent - factor * there)]
     return max(float(np.clip(excess, 0, None).sum() * area) for excess in both)

@@ -50,8 +50,7 @@ def test_examples_stand_for_users_where_no_users_are_declared() -> None:
 
 
 def test_make_private_refuses_before_it_charges_and_warns_in_between(store, tmp_path) -> None:
-    model = toy_model(store)
-    large = uls_plan(target_delta=LARGE)
+    model, large = toy_model(store), uls_plan(target_delta=LARGE)
     with pytest.raises(UseError, match="not below 1/n"):
         make_private(model, sgd(model), store, large, out=tmp_path / "a")
     assert StoreLedger(store.path).history().charges == {}

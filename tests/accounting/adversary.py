@@ -91,8 +91,7 @@ def sampled(q, sigma, *, remove):
 @cache
 def answer(pure):
     """Randomised response: the dominating pair of every (ε, 0)-DP answer."""
-    likely = 1 / (1 + math.exp(-pure))
-    cells = math.ceil(pure / STEP - 1e-9)
+    likely, cells = 1 / (1 + math.exp(-pure)), math.ceil(pure / STEP - 1e-9)
     # Upwards both losses go up by less than a cell: -ε to -cells + 1, ε to cells.
     weights = np.zeros(2 * cells)
     weights[0], weights[-1] = 1 - likely, likely

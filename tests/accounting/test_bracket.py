@@ -99,8 +99,7 @@ def store_claim(folder):
 
 def selection(folder):
     law = TruncatedNegativeBinomial.of_mean(5, eta=0.0)
-    chosen = PrivateSelection(plans=(uls_plan(),), score_epsilon=0.1, repetitions=law)
-    return [chosen.guarantee()]
+    return [PrivateSelection(plans=(uls_plan(),), score_epsilon=0.1, repetitions=law).guarantee()]
 
 
 CLAIMS = {

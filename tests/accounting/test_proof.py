@@ -144,8 +144,7 @@ def test_noise_that_is_off_by_a_billionth_is_caught():
 def test_the_lemmas_on_z_hold_at_random_points(some, precise):
     rng = np.random.default_rng(5)
     one = Steps(law=some, scale=1.0, noise_multiplier=1.3, count=1)
-    a = 1 / 1.3
-    ratio = step_law.Ratio(one, (0, some.most), (-9.0, 30.0))
+    a, ratio = 1 / 1.3, step_law.Ratio(one, (0, some.most), (-9.0, 30.0))
     assert abs(sum(ratio.weights, flint.arb(0)) - 1) < 1e-30
     k = np.arange(some.most + 1)
     weight = np.array([float(w) for w in ratio.weights])

@@ -181,9 +181,8 @@ def test_adapters_leave_with_their_model_and_without_a_place_on_this_machine(mad
     }  # fmt: skip
     settings = peft.PeftConfig.from_pretrained(str(shared / "adapter"))
     assert (settings.r, settings.base_model_name_or_path) == (2, None)
-    subjects = json.loads((shared / "statement.json").read_text())["subject"]
     assert {"adapter/adapter_model.safetensors", "model.safetensors"} <= {
-        one["name"] for one in subjects
+        one["name"] for one in json.loads((shared / "statement.json").read_text())["subject"]
     }
 
 

@@ -83,9 +83,8 @@ def test_the_log_likelihood_is_the_sum_over_an_examples_tokens(people):
     users, examples = np.array([0, 3, 1]), np.array([1, 0, 2])
     found, targets = Side(part, users, np.array([1, 1, 1]), examples).log_likelihoods(model)
     assert targets.tolist() == (part.lengths(users, examples) - 1).tolist()
-    rows = part.gather(users, examples)
     for number in range(3):
-        tokens = torch.from_numpy(rows.row(number).astype(np.int64))
+        tokens = torch.from_numpy(part.gather(users, examples).row(number).astype(np.int64))
         with torch.no_grad():
             logits = model(input_ids=tokens[None]).logits[0].double()
         told = logits[:-1].log_softmax(1)[torch.arange(len(tokens) - 1), tokens[1:]]

@@ -28,8 +28,7 @@ def same(found, expected):
 
 
 def test_the_model_for_opacus_is_the_same_function():
-    model = gpt2(TINY).eval()
-    units = cohort(2, 1, TINY, device="cpu")
+    model, units = gpt2(TINY).eval(), cohort(2, 1, TINY, device="cpu")
     losses = causal_lm_loss(model, units.input_ids, units.lengths)
     other = supported(model)
     assert not any(type(module).__name__ == "Conv1D" for module in other.modules())

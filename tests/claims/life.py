@@ -181,8 +181,7 @@ class Life:
 
     def resume(self, store: str) -> None:
         for run in self.unfinished()[:1]:
-            model = self.truth.models[run]
-            status = self.resumed(run)
+            model, status = self.truth.models[run], self.resumed(run)
             assert (status == 0) == model.latest, f"{run} resumed with status {status}"
             model.done = model.latest
 

@@ -26,8 +26,7 @@ def filtered(store):
 
 
 def test_a_model_on_top_of_a_model_of_the_same_store_claims_the_budget_once(filtered, tmp_path):
-    tell = Teller()
-    first = begin(filtered, tmp_path / "first")
+    tell, first = Teller(), begin(filtered, tmp_path / "first")
     status, second = train_from(tell, filtered.path, tmp_path / "second", first / "model")
     assert status == 0
     assert tell.epsilon(second) == tell.epsilon(filtered.path) == (20.0, 1e-5)

@@ -87,8 +87,7 @@ def shared(tmp_path_factory) -> Path:
 
 def test_an_export_its_card_its_statement_and_verify_tell_both(shared, capsys):
     assert command(["verify", str(shared)]) == 0
-    said = capsys.readouterr().out
-    told = verify(shared).claim
+    said, told = capsys.readouterr().out, verify(shared).claim
     assert told is not None
     assert told.together is not None
     assert said_of(told) in said

@@ -47,11 +47,10 @@ def test_both_held_out_splits_before_and_after_for_the_operator(place, evaluate)
     result = json.loads(evaluate("--json"))
     assert result["operator_only"] is True
     assert [found["split"] for found in result["splits"]] == ["held-out-users", "held-out-examples"]
-    noted = (place / "run" / "operator.jsonl").read_text()
     for found in result["splits"]:
         assert found["model"]["loss"] != found["base"]["loss"]
         for of in ("model", "base"):
-            assert str(found[of]["loss"]) in noted
+            assert str(found[of]["loss"]) in (place / "run" / "operator.jsonl").read_text()
             quantiles = found[of]["user_quantiles"]
             assert quantiles["p5"] <= quantiles["p50"] <= quantiles["p95"]
     told = evaluate()

@@ -36,9 +36,8 @@ def test_the_house_that_reports_stands_in_a_configuration_once_for_all(
     config.write_text(house, encoding="utf-8")
     asked = ("--summary", sheet, "--data-description", "Letters.", "--config", config)
     assert f"Summary: {sheet}. It holds public facts only." in userdp("report", run, *asked)[1]
-    text = sheet.read_text(encoding="utf-8")
     for words in ("Example Institute", "privacy@example.org", "Letters."):
-        assert words in text
+        assert words in sheet.read_text(encoding="utf-8")
     assert stat.S_IMODE(sheet.stat().st_mode) & 0o044
 
 

@@ -170,8 +170,7 @@ def killed(*arguments, **options):
 
 def test_the_next_opening_deletes_what_a_killed_erasure_left(tmp_path, monkeypatch):
     texts = corpus(8, seed=6)
-    user = sorted(texts)[2]
-    store = prepared(texts, tmp_path / "store")
+    user, store = sorted(texts)[2], prepared(texts, tmp_path / "store")
     bare = prepared({u: t for u, t in texts.items() if u != user}, tmp_path / "bare")
     with monkeypatch.context() as patch:
         patch.setattr("userdp.data.store_folder.clear", killed)

@@ -72,8 +72,7 @@ def test_the_operator_is_told_how_many_and_what_to_do_but_never_who(tmp_path, ca
 
 @given(st.lists(st.integers(1, 10_000), min_size=1, max_size=60))
 def test_quantiles_and_histogram_are_those_of_the_sorted_counts(counts):
-    found = per_user(np.array(counts))
-    ordered = sorted(counts)
+    found, ordered = per_user(np.array(counts)), sorted(counts)
     for name, level in QUANTILES.items():
         value = found["examples_per_user"][name]
         assert sum(count <= value for count in ordered) >= level * len(ordered) - 1e-9

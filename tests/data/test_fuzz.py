@@ -51,8 +51,7 @@ def damage(draw: random.Random, path: Path) -> None:
     """Cut a file short, flip bits, or put bytes in."""
     content = bytearray(path.read_bytes())
     for _ in range(draw.randint(1, 3)):
-        place = draw.randint(0, len(content))
-        what = draw.randint(0, 3)
+        place, what = draw.randint(0, len(content)), draw.randint(0, 3)
         if what == 0:
             del content[place:]
         elif what == 1 and content:

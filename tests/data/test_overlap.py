@@ -138,8 +138,7 @@ def by_search(examples: list[list[int]], text: list[int], least: int) -> int:
 def test_agrees_with_a_plain_search(tmp_path, monkeypatch):
     monkeypatch.setattr(overlap, "_BLOCK_EXAMPLES", 7)
     split = toy_store(tmp_path).split("train")
-    examples = all_examples(split)
-    draw = random.Random(1)
+    examples, draw = all_examples(split), random.Random(1)
     texts = [[draw.randrange(2, 6) for _ in range(draw.randrange(0, 12))] for _ in range(30)]
     texts += [[99, *draw.choice(examples)[1:], 98] for _ in range(10)] + [[], examples[0][:2]]
     seen = []
@@ -158,7 +157,6 @@ def test_a_stretch_over_the_border_of_two_examples_is_no_copy(tmp_path):
 
 
 def test_equal_hashes_of_other_tokens_are_no_copy(tmp_path, monkeypatch):
-    split = toy_store(tmp_path).split("train")
-    real = overlap._window_hashes
+    split, real = toy_store(tmp_path).split("train"), overlap._window_hashes
     monkeypatch.setattr(overlap, "_window_hashes", lambda t, n: real(t, n) & np.uint64(0))
     assert longest_copies(split, [[90, 91, 92, 93]], least=3).tolist() == [0]

@@ -34,8 +34,7 @@ from userdp.data.user_store import UserStore
 def plain_examples(texts: list[str], seq_len: int) -> list[list[int]]:
     """The oracle: one user's examples by the tokenizers library and slices."""
     tokenizer = Tokenizer.from_file(str(BUNDLED_TOKENIZER))
-    end = tokenizer.token_to_id("<|endoftext|>")
-    examples = []
+    end, examples = tokenizer.token_to_id("<|endoftext|>"), []
     for text in texts:
         tokens = [*tokenizer.encode(text).ids, end]
         for start in range(0, len(tokens), seq_len):

@@ -37,8 +37,7 @@ def users(counts: list[int], first: int = 0) -> Users:
 
 @given(st.lists(st.integers(1, 300), max_size=20), st.integers(1, 60))
 def test_each_user_has_at_most_group_size_distinct_examples(counts, group_size):
-    split = users(counts)
-    for n, mine in zip(counts, choices_of(select_once(split, group_size)), strict=True):
+    for n, mine in zip(counts, choices_of(select_once(users(counts), group_size)), strict=True):
         assert len(mine) == min(n, group_size) == len(set(mine))
         assert all(0 <= example < n for example in mine)
 

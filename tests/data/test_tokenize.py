@@ -72,8 +72,7 @@ def test_the_bundled_tokenizer_is_what_the_design_says():
 
 
 def test_the_end_of_text_named_in_the_config_is_taken(tmp_path):
-    raw = json.loads(BUNDLED_TOKENIZER.read_bytes())
-    (tmp_path / "tokenizer.json").write_text(json.dumps(raw))
+    (tmp_path / "tokenizer.json").write_text(json.dumps(json.loads(BUNDLED_TOKENIZER.read_bytes())))
     for named in ("!", {"content": "!"}):
         (tmp_path / "tokenizer_config.json").write_text(json.dumps({"eos_token": named}))
         tokenizer = StoreTokenizer.load(tmp_path)

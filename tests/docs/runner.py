@@ -107,8 +107,7 @@ class PageRunner:
 
 def with_added(words: list[str]) -> list[str]:
     """A command with the options of `ADDED` that it does not give itself."""
-    extra = shlex.split(ADDED.get(words[0], ""))
-    added = list(words)
+    extra, added = shlex.split(ADDED.get(words[0], "")), list(words)
     for option, value in zip(extra[::2], extra[1::2], strict=True):
         shape = option == "--set" and "--model" in words  # of a new model
         if not shape and "--resume" not in words and (option == "--set" or option not in words):

@@ -26,8 +26,7 @@ def one_step_delta(shifts, weights, sigma, epsilon):
     """δ(ε) of one step, both directions, by plain quadrature: N(shift) against N(0)."""
     x = np.linspace(-12 * sigma, max(shifts) + 12 * sigma, 400_001)
     q = sum(w * stats.norm.pdf(x, s, sigma) for s, w in zip(shifts, weights, strict=True))
-    p = stats.norm.pdf(x, 0, sigma)
-    width = x[1] - x[0]
+    p, width = stats.norm.pdf(x, 0, sigma), x[1] - x[0]
     return max(
         width * np.maximum(q - math.exp(epsilon) * p, 0).sum(),
         width * np.maximum(p - math.exp(epsilon) * q, 0).sum(),

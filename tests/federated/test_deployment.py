@@ -75,8 +75,7 @@ def test_three_silos_go_on_when_one_is_killed_in_a_round(tmp_path, monkeypatch):
     project = write_app(folder) / "pyproject.toml"
     project.write_text(project.read_text().replace("3600.0", "120.0"))
 
-    port = free_port()
-    home = tmp_path / "home"
+    port, home = free_port(), tmp_path / "home"
     home.mkdir()
     (home / "config.toml").write_text(
         f'[superlink.here]\naddress = "127.0.0.1:{port}"\ninsecure = true\n'

@@ -18,8 +18,7 @@ def test_invariant_7_a_step_is_charged_before_its_data_and_a_cut_round_is_not_ta
     tmp_path, monkeypatch
 ):
     made = plan(local_steps=4)
-    failing = silo(tmp_path, made, items(COUNTS))
-    draw = Sampler.draw
+    failing, draw = silo(tmp_path, made, items(COUNTS)), Sampler.draw
 
     def fails(sampler):
         if failing.run.done == 3:

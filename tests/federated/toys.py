@@ -80,8 +80,7 @@ class Linear(nn.Module):
 
 
 def linear_loss(model, rows, lengths):
-    counted = torch.arange(rows.shape[1]) < lengths[:, None]
-    values = torch.where(counted, rows - ZERO_TOKEN, 0)
+    values = torch.where(torch.arange(rows.shape[1]) < lengths[:, None], rows - ZERO_TOKEN, 0)
     values = nn.functional.pad(values, (0, WIDTH - rows.shape[1]))
     return values.float() @ model.w
 

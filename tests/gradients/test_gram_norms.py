@@ -46,8 +46,7 @@ def shortfall(a: float, b: float, width: int) -> float:
 
 def search(width: int, tries: int = 12) -> list[tuple[float, float]]:
     """The three worst pairs of values: random ones, then near the best."""
-    draw = random.Random(1)
-    found = {}
+    draw, found = random.Random(1), {}
     for number in range(2 * tries):
         pair = 1 + draw.random(), 1 + draw.random()
         if number >= tries:
@@ -125,8 +124,7 @@ def test_tied_embeddings_that_cancel_are_computed_by_other_means() -> None:
         torch.randn(1, 6, 40, generator=generator),
         torch.randn(1, 6, 8, generator=generator),
     )
-    tokens = torch.arange(40)
-    joint = left[0].double().T @ right[0].double()
+    tokens, joint = torch.arange(40), left[0].double().T @ right[0].double()
     for share, trusted in ((0.0, True), (0.4, True), (0.9, False), (0.999, False)):
         sums = (-share * joint).float()
         other = Sparse(tokens[None], sums[None], torch.Size([40, 8]))

@@ -37,11 +37,9 @@ def test_each_row_loses_the_mean_surprise_of_its_own_targets(units_of, family):
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_whatever_stands_in_the_padding_changes_neither_loss_nor_gradient(family: str) -> None:
-    model = tiny(family)
-    lengths = torch.tensor([3, 6, 1, 0])
+    model, lengths = tiny(family), torch.tensor([3, 6, 1, 0])
     ids = torch.randint(0, 23, (4, 8), generator=torch.Generator().manual_seed(1))
-    own = torch.arange(8) < lengths[:, None]
-    results = []
+    own, results = torch.arange(8) < lengths[:, None], []
     for tokens in (ids, torch.where(own, ids, -12345), torch.where(own, ids, 10**9)):
         found = causal_lm_loss(model, tokens, lengths)
         results.append([found, *torch.autograd.grad(found.sum(), list(model.parameters()))])

@@ -69,10 +69,9 @@ def summed(name: str, model: nn.Module, loss: Any, rows: Rows) -> ClippedSum:
 def test_invariant_3_a_units_bits_are_the_same_whoever_is_there(name, loss, build):
     model, rows = build(), some_rows(24)
     assert reason_alone(model, loss, units_of(rows)) is None
-    everybody = summed(name, model, loss, rows)
     for others in (rows[::-1], rows[:1], [*some_rows(9, seed=1), *rows[5:]], rows[3:11]):
         norms = dict(zip(map(str, others), summed(name, model, loss, others).norms, strict=True))
-        for unit, norm in zip(rows, everybody.norms, strict=True):
+        for unit, norm in zip(rows, summed(name, model, loss, rows).norms, strict=True):
             assert norms.get(str(unit), norm) == norm  # to the last bit
 
 
@@ -182,8 +181,7 @@ def test_invariant_3_infinities_that_a_kernel_lets_through_leave_everybody_elses
 def place_counts(left: Tensor, right: Tensor, out: Tensor | None = None) -> Tensor:
     """A broken twin: a product whose rounding hangs on the place."""
     formed = honest_formed(left, right, out)
-    places = torch.arange(len(formed)).view(-1, 1, 1)
-    return formed.mul_(1 + 2.0**-20 * (places == 1))
+    return formed.mul_(1 + 2.0**-20 * (torch.arange(len(formed)).view(-1, 1, 1) == 1))
 
 
 honest_formed = linear.form_gradients

@@ -29,8 +29,7 @@ def model_in(kind: str, dtype: torch.dtype) -> Small:
             x = x.to(dtype).float()
         # A made-up row does not tell what is done only where some row begins with token 7.
         seven = kind == "sometimes" and bool((tokens[:, 0] == 7).any())
-        inside = seven or kind == "a submodule"  # where the model is entered there is none
-        with torch.autocast("cpu", dtype=dtype, enabled=inside):
+        with torch.autocast("cpu", dtype=dtype, enabled=seven or kind == "a submodule"):
             x = model.turn(x)
         if kind == "attention":  # products without parameters
             x = x.to(dtype)[:, None]

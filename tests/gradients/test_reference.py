@@ -76,8 +76,7 @@ def test_the_sum_is_algorithm_2_of_charles_et_al_row_by_row(family, rule, item_c
     # RMSNorm rounds to float32 inside, whatever the dtype of the model.
     exact = 1e-6 if family in ("llama", "qwen2") else 1e-10
     model = tiny(family, torch.float64)
-    rows = [*ragged([3, 1, 2]), [[4]], [[5, 6], [7]]]
-    means = []
+    rows, means = [*ragged([3, 1, 2]), [[4]], [[5, 6], [7]]], []
     for unit in rows:
         gradients = [row_gradient(model, row) for row in unit]
         if item_clip_norm is not None:

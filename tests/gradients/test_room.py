@@ -42,8 +42,7 @@ class Computed:
     def sum(self, micro_batch: int = MICRO_BATCH) -> ClippedSum:
         self.memory.rows.clear()
         limits = {"l2_clip_norm": 0.7, "micro_batch": micro_batch}
-        masks = partial(known_randomness, "masks")
-        with mock.patch.object(of_engines, "secret_randomness", masks):
+        with mock.patch.object(of_engines, "secret_randomness", partial(known_randomness, "masks")):
             return get_engine(self._name)(self.model, self._loss, UNITS, **limits)
 
     @property

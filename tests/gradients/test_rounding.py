@@ -40,8 +40,7 @@ def moved_by_the_first(cancelled: float) -> float:
     use = Ghost(left, right)
     norms = use.squared_norms().sqrt()
     assert bool(norms.isfinite().all())
-    clip = float(norms[1])
-    factors = torch.ones(units, dtype=torch.float64)
+    clip, factors = float(norms[1]), torch.ones(units, dtype=torch.float64)
     factors[0] = min(1.0, clip / float(norms[0]))
     without = factors.clone()
     without[0] = 0

@@ -117,8 +117,7 @@ def test_twin_a_place_that_outlives_a_write_is_caught(monkeypatch: pytest.Monkey
 
 
 def proved(loss: Callable[[Tensor], Tensor]) -> bool:
-    x = torch.arange(1.0, 13).view(3, 4)
-    followed = Rows(3)
+    x, followed = torch.arange(1.0, 13).view(3, 4), Rows(3)
     followed.mark(x, FIRST)
     with Follow(followed):
         found = loss(x)

@@ -54,8 +54,7 @@ def fill(ledger, plan, most=50):
 
 def test_invariant_12_more_runs_fit_than_by_adding_up_and_the_next_one_is_refused(ledger):
     loud = changed_plan(PLAN, noise_multiplier=1.2)
-    taken = fill(ledger, loud)
-    before = ledger.path.read_bytes()
+    taken, before = fill(ledger, loud), ledger.path.read_bytes()
     with pytest.raises(UseError, match=r"beyond its budget of epsilon 8 .* needs .* % .* is left"):
         reserve(ledger, "one-more", loud)
     assert taken >= 2 * int(8.0 / loud.guarantee().epsilon) > 0

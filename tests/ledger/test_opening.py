@@ -129,8 +129,7 @@ def finish(opening, weights=None):
 
 
 def test_a_copy_of_before_the_end_of_a_finished_run_is_refused(run, store, tmp_path):
-    copy = copied(run, tmp_path / "copy")
-    opening = opened(run, store)
+    copy, opening = copied(run, tmp_path / "copy"), opened(run, store)
     latest = copied(run, tmp_path / "latest")
     finish(opening)
     for folder, words in ((latest, "was finished"), (copy, "was finished"), (run, "is finished")):
@@ -139,8 +138,7 @@ def test_a_copy_of_before_the_end_of_a_finished_run_is_refused(run, store, tmp_p
 
 
 def test_invariant_12_a_copy_is_not_opened_while_the_first_is_open(run, store, tmp_path):
-    opening = opened(run, store)
-    copy = copied(run, tmp_path / "copy")
+    opening, copy = opened(run, store), copied(run, tmp_path / "copy")
     with pytest.raises(FailureError, match="in use by another process"):
         go_on(copy, store)
     opening.close()
@@ -187,8 +185,7 @@ def test_invariant_12_twin_without_the_counter_folders_that_were_put_back_take_m
 
 def steps_of_both(run, store):
     """How many steps are taken by a process and by its fork, which has the same open run."""
-    both = opened(run, store)
-    child = os.fork()
+    both, child = opened(run, store), os.fork()
     taken = 0
     try:
         while both.ledger.remaining:

@@ -85,8 +85,7 @@ def counts_of(raw: pd.DataFrame, users: set[str], *, by_tokens: bool) -> pd.Seri
 
 
 def test_charles_table_1_is_what_pandas_counts(raw, stores) -> None:
-    train = trained(stores["cut"])
-    rows = texts.charles_table_1(stores)
+    train, rows = trained(stores["cut"]), texts.charles_table_1(stores)
     assert [row["split"] for row in rows] == ["train", "held-out-users"]
     for row, users in zip(rows, (train, set(raw["user"]) - train), strict=True):
         counts = counts_of(raw, users, by_tokens=True)

@@ -86,10 +86,9 @@ def spread(values, stated):
 
 @pytest.mark.slow
 def test_the_stated_error_of_a_mean_is_that_of_many_releases(free, monkeypatch):
-    many = np.repeat([1.0, 2.0, 3.5], 400)
 
     def released():
-        found = [losses(free, many).model for _ in range(120)]
+        found = [losses(free, np.repeat([1.0, 2.0, 3.5], 400)).model for _ in range(120)]
         return spread([one.value for one in found], [one.standard_error for one in found])
 
     assert 0.75 < released() < 1.3

@@ -37,10 +37,9 @@ def worst_pair(epsilon: float, delta: float) -> tuple[list[float], list[float]]:
 @pytest.mark.parametrize(("epsilon", "delta"), [(0.0, 1e-9), (0.5, 1e-5), (2.0, 1e-3), (8.0, 1e-5)])
 def test_the_bounds_are_those_of_the_worst_pair(epsilon: float, delta: float) -> None:
     took_part, did_not = worst_pair(epsilon, delta)
-    tests = list(itertools.product((0, 1), repeat=4))  # accuse on outcome i?
     guess = max(
         sum(p if a else q for a, p, q in zip(test, took_part, did_not, strict=True)) / 2
-        for test in tests
+        for test in list(itertools.product((0, 1), repeat=4))
     )
     found = meaning_of(epsilon, delta)
     assert found.best_guess == pytest.approx(guess, rel=1e-12)

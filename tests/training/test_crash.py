@@ -68,8 +68,7 @@ def test_invariant_7_twenty_kills_at_random_moments_and_the_run_ends_as_planned(
     run = tmp_path / "run"
     command = ["train", str(store.path), "--out", str(run), "--steps", str(STEPS), *TRAIN]
     start(["--version"]).join()  # what loads torch is not what is measured
-    began = time.monotonic()
-    process = start(command)
+    began, process = time.monotonic(), start(command)
     while not (run / "ledger.jsonl").exists():
         assert process.exitcode in (None, 0)
         time.sleep(0.01)

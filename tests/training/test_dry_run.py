@@ -42,8 +42,7 @@ def test_a_dry_run_writes_nothing_and_foresees_the_claims(store, dried, tmp_path
     assert userdp.claim(store.path).guarantee == dry["store"].guarantee
     assert dry["claim"]["conditions"] == [one.in_words for one in userdp.claim(out).conditions]
     userdp.stats(store)
-    after = bytes_under(tmp_path)
-    again = dried(model, "other").forecast
+    after, again = bytes_under(tmp_path), dried(model, "other").forecast
     assert "exact numbers that stats showed" in str(again["claim"]["conditions"])
     assert bytes_under(tmp_path) == after
     assert again["store"].guarantee.epsilon > dry["store"].guarantee.epsilon

@@ -77,6 +77,10 @@ CASES = {
     "settings that transformers saves elsewhere": (
         "eneration parameters", lambda model: setattr(model.config, "max_length", 9) or {}
     ),
+    "weights that are offloaded": ("weights lie on meta", lambda model: model.to("meta") and {}),
+    "adapters that transformers added": (  # whose own way asks for a later peft than this one
+        "get_peft_model", lambda model: setattr(model, "_hf_peft_config_loaded", True) or {}
+    ),
     "a plan of which no epsilon holds": (
         "no epsilon holds", given(plan=uls_plan(noise_multiplier=1e-3))
     ),

@@ -210,14 +210,8 @@ class TrainConfig:
         for name, kind in get_type_hints(TrainConfig).items():  # a word stands for its member
             if hasattr(kind, "__members__") and getattr(self, name) is not None:
                 object.__setattr__(self, name, decode(kind, getattr(self, name), what=name))
-        for name in (
-            "layers",
-            "width",
-            "heads",
-            "micro_batch",
-            "checkpoint_every",
-            "evaluate_users",
-        ):
+        counts = ("layers", "width", "heads", "micro_batch", "checkpoint_every", "evaluate_users")
+        for name in counts:
             require_count(name, getattr(self, name))
         for name in ("seed", "warmup_steps", "evaluate_every"):
             require_count(name, getattr(self, name), at_least=0)

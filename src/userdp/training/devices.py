@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import torch
+from torch import nn
 
 from userdp.core.errors import UseError
 
@@ -53,6 +54,16 @@ def choose_device(name: str = AUTO, *, processes: int = 1) -> torch.device:
             hint="leave --device out, install PyTorch for CUDA, or start a process for each device",
         )
     return device
+
+
+def require_computable(model: nn.Module) -> None:
+    """`UseError` of weights that lie where the engines were not tried, or nowhere (offloaded)."""
+    if others := {p.device.type for p in model.parameters()} - {"cpu", _KIND}:
+        raise UseError(
+            f"weights lie on {', '.join(sorted(others))}, and private steps need a CPU or CUDA",
+            hint="move the model (a trainer: use_cpu=True), and load it without device_map, which "
+            "leaves offloaded weights on meta",
+        )
 
 
 def accelerators() -> int:

@@ -74,6 +74,15 @@ def is_adapted(model: nn.Module) -> bool:
     return peft is not None and isinstance(model, peft.PeftModel)
 
 
+def require_known_adapters(model: nn.Module) -> None:
+    """`UseError` of adapters that `transformers` itself would save, without their base."""
+    if getattr(uncompiled(model), "_hf_peft_config_loaded", False):
+        raise UseError(
+            "adapters that model.add_adapter() added are saved as no model that a run releases",
+            hint="add them by peft.get_peft_model(model, config)",
+        )
+
+
 def uncompiled(model: nn.Module) -> nn.Module:
     """The module that `torch.compile` wrapped; the module itself otherwise."""
     inner = getattr(model, "_orig_mod", model)

@@ -204,9 +204,8 @@ class OpenRun:
         folder, kept, record = self.folder, self.kept, self.record
         files.sweep(folder.path)
         remember(self.people.path, folder.path)
-        counter = self.store.counter(
-            self.run_id, begun=self.run_id in self.store.history().openings
-        )
+        begun = self.run_id in self.store.history().openings
+        counter = self.store.counter(self.run_id, begun=begun)
         try:
             self._require_nobody_erased()
             history = self.store.history()  # no other process opens this run from here on

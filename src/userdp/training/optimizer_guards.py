@@ -249,9 +249,8 @@ def movement_since(model: nn.Module, optimizer: torch.optim.Optimizer) -> Callab
     """
 
     def parts() -> list[Tensor]:
-        return [
-            p.detach().reshape(-1)[:_WATCHED].clone() for p in trainable_parameters(model).values()
-        ]
+        parameters = trainable_parameters(model).values()
+        return [one.detach().reshape(-1)[:_WATCHED].clone() for one in parameters]
 
     def idle() -> bool:
         return all(float(group.get("lr", 1.0)) == 0 for group in optimizer.param_groups)

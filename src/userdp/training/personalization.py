@@ -194,9 +194,8 @@ def personalize_run(
     }
     for name, model in models.items():
         # Local SGD in bfloat16 would round small updates away, whatever the run trained in.
-        model = choose_trained(model.float(), TrainConfig(lora_rank=lora_rank, train_all=True)).to(
-            computes
-        )
+        trains = TrainConfig(lora_rank=lora_rank, train_all=True)
+        model = choose_trained(model.float(), trains).to(computes)
         before, after, tokens = personalize(model, split, kept, how, progress=progress)
         result[name] = [
             {"learning_rate": rate, **summary(before, own, tokens)}

@@ -51,6 +51,8 @@ from userdp.plans.small_delta import plan_with_small_delta
 from userdp.training.causal_models import require_finite
 from userdp.training.checks_before_charge import dry_run_of, require_covered, require_fit_for_steps
 from userdp.training.config import PrivateOptions
+from userdp.training.devices import require_computable
+from userdp.training.lora import require_known_adapters
 from userdp.training.model_origin import (
     base_facts,
     digests_of,
@@ -198,6 +200,8 @@ class PrivateRun:
         self._of, self.plan, self.folder = of, plan, RunFolder(of.out)
 
         # Does the model train, and does nothing else train it?
+        require_computable(model)
+        require_known_adapters(model)
         reshard(model)  # an earlier evaluation, say, leaves layers gathered, under other parameters
         if device_of(model).type == "cpu":
             warn_of_spinning(torch.get_num_threads())

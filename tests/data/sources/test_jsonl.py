@@ -19,8 +19,7 @@ GOOD = [{"user": f"u{n % 3}", "text": f"record {n}"} for n in range(50)]
 
 def outcomes(path, mark=b"") -> list[Drop | tuple[str, str]]:
     """What each odd line is, between others."""
-    good = b'{"user": "good", "text": "words"}\n'
-    found = []
+    good, found = b'{"user": "good", "text": "words"}\n', []
     for line in ODD_LINES:
         path.write_bytes(mark + good + line + b"\n" + good)
         records, tally = read(path)

@@ -78,8 +78,7 @@ class Masks(TorchDispatchMode):
         # In what order units come is drawn too, and is no row's number.
         if torch.Tag.nondeterministic_seeded not in func.tags or name == "randperm":
             return func(*args, **kwargs)
-        begin = _state()
-        found = func(*args, **kwargs)
+        begin, found = _state(), func(*args, **kwargs)
         if _state() == begin:
             return found
         rows, number = self._drawn_from(begin)

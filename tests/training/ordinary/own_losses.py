@@ -22,8 +22,7 @@ def label_smoothing(model, input_ids, lengths, smoothing=0.1):
 
 
 def a_flattened_loss(model, input_ids, lengths):
-    logits = model(input_ids)[:, :-1]
-    labels = input_ids[:, 1:].reshape(-1)
+    logits, labels = model(input_ids)[:, :-1], input_ids[:, 1:].reshape(-1)
     losses = F.cross_entropy(logits.reshape(len(labels), -1), labels, reduction="none")
     return row_means(losses.view(len(input_ids), -1), lengths)
 

@@ -182,9 +182,8 @@ class UserLevelMixin(Trainer):  # type: ignore[misc]  # transformers leaves its 
             Interrupted: by Ctrl-C or SIGTERM, after a step that is in a checkpoint, whatever
                 ``save_strategy`` says.
         """
-        self.args: Any = private_args(
-            self.args, self._asked, self._plan, public_eval=self._may_steer
-        )
+        own, plan = self._asked, self._plan
+        self.args: Any = private_args(self.args, own, plan, public_eval=self._may_steer)
         folder, asked = RunFolder(Path(self.args.output_dir)), resume_from_checkpoint
         self._resumes = bool(asked)
         checkpoint = Path(asked) if isinstance(asked, str | os.PathLike) else None
@@ -251,9 +250,8 @@ class UserLevelMixin(Trainer):  # type: ignore[misc]  # transformers leaves its 
         identity |= {"base model": digests.whole} if checkpoint is None else {}
         base = lineage_of_model(self.store, self.model, digests=digests)
         if self._public_data is not None:
-            base += Lineage(
-                conditions=(Condition(kind=ConditionKind.EVALUATION, told="eval_dataset"),)
-            )
+            declared = Condition(kind=ConditionKind.EVALUATION, told="eval_dataset")
+            base += Lineage(conditions=(declared,))
         training = Training(
             model=self.model,
             optimizer=cast(Any, self.optimizer).optimizer,  # in a wrapper of accelerate's

@@ -102,14 +102,7 @@ SETTINGS = (
         instead="leave it out; gradient_checkpointing=True saves memory",
     ),
     Setting(
-        names=(
-            "deepspeed",
-            "deepspeed_plugin",
-            "fsdp",
-            "parallelism_config",
-            "world_size",
-            "n_gpu",
-        ),
+        names=(*_PROCESSES, "world_size", "n_gpu"),
         taken=(1,),
         why="gradients would be added up over processes or GPUs before users are clipped",
         instead="use one GPU, as by CUDA_VISIBLE_DEVICES=0, or userdp.make_private under torchrun",
