@@ -16,7 +16,7 @@ from userdp.data.sources import KINDS, InputOptions, Source, memory, open_source
 from userdp.data.sources.conversations import template_of
 from userdp.data.sources.source import SourceOptions
 from userdp.data.splits import SplitRule
-from userdp.data.store_meta import read_meta
+from userdp.data.store_meta import is_store, read_meta
 from userdp.data.store_tokenizer import StoreTokenizer
 from userdp.data.user_store import UserStore
 from userdp.ledger import StoreLedger
@@ -105,7 +105,7 @@ def prepare(
         and words is not None
         and StoreTokenizer.load(words).sha256 != kept.tokenizer_sha256,
     })  # fmt: skip
-    if append or overwrite:
+    if (append or overwrite) and is_store(place):
         StoreLedger(place).history()  # refused before anything is written
     shared = None if ledger is None else Path(ledger)
     if shared is not None:

@@ -120,8 +120,8 @@ def train(
         l2_clip_norm: C, of each user's gradient.
         model: "bundled", "new", a folder of a Hugging Face causal language model, or its name.
         lora_rank: train adapters of this rank.
-        learning_rate: a fixed one; by default it follows the noisy gradients from 0.002 (adapters:
-            0.008) on, free in epsilon.
+        learning_rate: a fixed one; by default it follows the noisy gradients from 0.002 (few people
+            0.003, adapters 0.008) on, free in epsilon.
         micro_batch: most examples in one pass.
         device: auto, cpu, cuda or cuda:N.
         resume: go on with the interrupted run.

@@ -134,11 +134,11 @@ class Interrupted(KeyboardInterrupt):
 
     def __init__(self, place: str, *, resume: bool | str = False) -> None:
         super().__init__(place)
-        self.place = place
-        self.resume: bool | str = "resume=True" if resume is True else resume
+        self.place, self.resume = place, resume
 
     def __str__(self) -> str:
-        way = f"go on with the same call and {self.resume}" if self.resume else "call it again"
+        how = "resume=True" if self.resume is True else self.resume
+        way = f"go on with the same call and {how}" if how else "call it again"
         return f"interrupted {self.place}; {way}"
 
 

@@ -16,7 +16,6 @@ from typing import Any, TypedDict, Unpack
 
 from userdp.core.errors import FailureError, UseError, kind_of
 from userdp.core.files import working_folder
-from userdp.core.interrupts import held
 from userdp.core.stages import Progress
 from userdp.core.vocabulary import Adjacency, require_count, require_fraction
 from userdp.data.examples import ahead, first_parts, tokenized, write_examples
@@ -188,10 +187,7 @@ def _fill(
     if bound is not None:
         adjacency = str(Adjacency.FIXED_GRAPH)
         ownership = {"rule": "greedy", "adjacency": adjacency, "records_per_user": bound}
-    with held() as signals:  # once it counts, nobody is told to repeat it
-        meta = writer.finish(source=_facts(source, rule, tally), tally=tally, ownership=ownership)
-        signals.heard = False
-    return meta
+    return writer.finish(source=_facts(source, rule, tally), tally=tally, ownership=ownership)
 
 
 def _counted(records: Iterable[Record], per_user: Counter[bytes]) -> Iterator[Record]:

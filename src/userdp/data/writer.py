@@ -29,6 +29,7 @@ from numpy.typing import NDArray
 
 from userdp.core.errors import UseError
 from userdp.core.files import in_the_way, sweep, sync, whole_folder, write_file, write_json
+from userdp.core.interrupts import held
 from userdp.data import store_meta as layout
 from userdp.data.exact_counts import near_colliding
 from userdp.data.records import Tally
@@ -271,13 +272,13 @@ class StoreWriter:
         else:
             self._close_rows()
             self._tables.append(users)
-        for split, held in self._old_examples.items():
+        for split, old in self._old_examples.items():
             stop = self._first[split][end]
             for at in range(self._first[split][self._next], stop, _EXAMPLES_AT_ONCE):
-                offsets = held.offsets[at : min(at + _EXAMPLES_AT_ONCE, stop) + 1]
+                offsets = old.offsets[at : min(at + _EXAMPLES_AT_ONCE, stop) + 1]
                 here = slice(offsets[0], offsets[-1])
-                targets = None if held.targets is None else held.targets[here]
-                self._files[split].add(held.tokens[here], np.diff(offsets), targets)
+                targets = None if old.targets is None else old.targets[here]
+                self._files[split].add(old.tokens[here], np.diff(offsets), targets)
         self._next = end
 
     def _commit(self, meta: StoreMeta, *, read: int) -> StoreMeta:
@@ -305,7 +306,9 @@ class StoreWriter:
         )
         for changed in (self._place, self._place.parent, self.folder):
             sync(changed)
-        write_json(self.folder / layout.META, self.meta.to_dict())
+        with held() as signals:  # once it counts, nobody is told to repeat it
+            write_json(self.folder / layout.META, self.meta.to_dict())
+            signals.heard = False
         return self.meta
 
     def _totals(self, users: pa.RecordBatch) -> dict[str, Any]:

@@ -105,9 +105,10 @@ def detection_plot(private: Sequence[Facts]) -> Plot | None:
     """Detection at most, at each rate of false alarms, by claims, chance and references.
 
     Guarantee: each run's curve bounds every attack, and all curves are of one kind, see
-    `curves_of`. It draws as many runs as have a colour, beside the references.
+    `curves_of`. It draws as many runs as have a colour, beside the references; of what was spent so
+    far, which bounds no attack, none.
     """
-    drawn = private[:MOST_SERIES]
+    drawn = [one for one in private if one.claim.lineage.fixed][:MOST_SERIES]
     if not drawn:
         return None
     curves, references = curves_of([run.claim for run in drawn])

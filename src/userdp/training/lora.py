@@ -48,23 +48,27 @@ def choose_trained(model: nn.Module, config: TrainConfig) -> nn.Module:
     return wrapped.train()
 
 
-_ATTENTION = re.compile(r"[cq]_attn|qkv_proj|query_key_value|Wqkv|[qkv]_proj|query|key|value")
-"""As models of `transformers` name the layers that make queries, keys and values."""
+_ATTENTION = re.compile(
+    r".*att.*\.([cq]_attn|qkv_proj|query_key_value|Wqkv|[qkv]_proj|(q|kv)_[ab]_proj\w*|query|key|value)"
+)
+_PLACES = re.compile(r"(.*\.)?(wpe|\w*position\w*)")
+"""As models of `transformers` name the layers that make queries, keys and values, and embeddings of
+positions."""
 
 
 def freeze(model: nn.Module) -> None:
-    """Leave embeddings of anything but tokens, and what makes queries, keys and values, still.
+    """Leave position embeddings, and what makes queries, keys and values, still.
 
     All gradients of a person share one clip norm, and the noise is as large for a weight that has
     little to learn as for one that has much. Position embeddings take an eighth of the squared norm
     of a person's gradient, queries, keys and values a quarter. Left still they take no noise, and
     leave their share to the others. That gains on all public texts that were tried, at every size
-    of noise (``docs/results/recipe.md``). It is public: it hangs on names of modules alone.
+    of noise (``docs/results/recipe.md``). It is public: it hangs on names of modules alone. Layers
+    with names that are not known here learn.
     """
-    known: Any = model
     for name, module in model.named_modules():
-        of_places = isinstance(module, nn.Embedding) and module is not known.get_input_embeddings()
-        if of_places or _ATTENTION.fullmatch(name.rpartition(".")[2]):
+        of_places = isinstance(module, nn.Embedding) and _PLACES.fullmatch(name)
+        if of_places or _ATTENTION.fullmatch(name):
             module.requires_grad_(False)
 
 

@@ -114,7 +114,8 @@ class PlainRun(AbstractContextManager["PlainRun"]):
             mean = (losses * targets[here]).sum() / targets.sum().clamp(min=1)
             mean.backward()  # type: ignore[no-untyped-call]
             total += float(mean.detach())
-        torch.nn.utils.clip_grad_norm_(parameters, self._clip_norm or math.inf)
+        if self._clip_norm is not None:
+            torch.nn.utils.clip_grad_norm_(parameters, self._clip_norm)
         loss = total if math.isfinite(total) else None  # JSON knows no NaN
         facts = {"rows": len(rows), "loss": loss, "seconds": round(time.monotonic() - begin, 4)}
         return Step(number=self.done + 1, operator=facts)

@@ -116,7 +116,7 @@ def or_conversations(
             f"some records have the field {options.text!r}, and others are conversations: a store "
             "holds one or the other, since only conversations say what the loss counts",
             hint="prepare them apart: --source conversations drops and counts what has no turns, "
-            "--source jsonl (or parquet, or csv) what has no text",
+            "--source jsonl (or parquet, or csv) what has no text; filter what is in memory",
         )
     return as_conversations(table, options) if True in answers else table
 

@@ -137,11 +137,11 @@ def column_names(table: Any) -> list[Any]:
 
 
 def first_fields(table: Any) -> list[list[str]]:
-    """The names of its columns, or of the fields of its first rows, where these come again."""
-    # A stream of `datasets` begins anew for each reader; another iterator might not.
-    again = _name(table) in _DATASETS or isinstance(table, list)
-    names = column_names(table)
-    rows = [names] if names or not again else islice(table, ROWS_LOOKED_AT)
+    """The names of its columns; or of the fields of the first row, and of a list's first rows."""
+    # A data set of `datasets` begins anew for each reader, and its transform may take no single
+    # row; another iterator may not begin anew.
+    most = ROWS_LOOKED_AT if isinstance(table, list) else int(_name(table) in _DATASETS)
+    rows = [names] if (names := column_names(table)) else islice(table, most)
     return [list(map(str, row)) for row in rows if isinstance(row, Mapping | list)]
 
 

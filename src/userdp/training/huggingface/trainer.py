@@ -38,7 +38,6 @@ from typing import Any, cast
 import torch
 import transformers
 from torch import Tensor, nn
-from torch.optim.lr_scheduler import ReduceLROnPlateau
 from torch.utils.data import DataLoader
 from transformers import Trainer, TrainerCallback, TrainerState
 from transformers.trainer_utils import TrainOutput, sort_checkpoints
@@ -276,7 +275,7 @@ class UserLevelMixin(Trainer):  # type: ignore[misc]  # transformers leaves its 
         lost, self.state.global_step = run.done - self.state.global_step, run.done
         if lost:
             warn(f"the updates of {lost} charged steps are lost: no checkpoint holds them")
-        if not isinstance(self.lr_scheduler, ReduceLROnPlateau):  # which needs a metric
+        if type(self.lr_scheduler).__name__ not in ("ReduceLROnPlateau", "GreedyLR"):  # of a metric
             with warnings.catch_warnings(action="ignore"):  # that the optimizer has not stepped
                 for _ in range(lost):
                     self.lr_scheduler.step()
