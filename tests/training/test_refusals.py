@@ -81,9 +81,6 @@ CASES = {
     "adapters that transformers added": (  # whose own way asks for a later peft than this one
         "get_peft_model", lambda model: setattr(model, "_hf_peft_config_loaded", True) or {}
     ),
-    "a plan of which no epsilon holds": (
-        "no epsilon holds", given(plan=uls_plan(noise_multiplier=1e-3))
-    ),
     "a generator of the model's own": ("of its own", own_generator),
     "fixed-graph adjacency where each record has one user": (
         "fixed-graph adjacency, and each", given(plan=els_plan(group_size=2, fixed_graph=True))
@@ -110,3 +107,8 @@ def test_it_is_refused_and_nothing_is_charged(begin, store, tmp_path, case):
         begin(**{"model": model, **asked(model)})
     assert not (tmp_path / "run").exists()
     assert StoreLedger(store.path).history().charges == {}
+
+
+def test_a_plan_of_which_no_epsilon_holds_is_warned_of_before_it_is_charged(begin):
+    with pytest.warns(UserWarning, match="no epsilon holds"):
+        begin(uls_plan(noise_multiplier=1e-3)).close()

@@ -122,10 +122,11 @@ def plan_with_small_delta(
     )
 
 
-def require_epsilon(plan: Plan) -> None:
-    """`UseError` of a plan of which no ε holds: once charged, its store could claim nothing."""
-    if math.isinf(plan.guarantee().epsilon):
-        raise UseError(
-            "no epsilon holds for this plan: its noise is too small for its steps and its delta",
-            hint="take more noise or fewer steps; or, without privacy, --set plain.steps=N",
-        )
+def without_epsilon(plan: Plan) -> str | None:
+    """A warning of a plan of which no ε holds; None of any other."""
+    if math.isfinite(plan.guarantee().epsilon):
+        return None
+    return (
+        "no epsilon holds for this plan, whose noise is too small for its steps and delta: nothing "
+        "will be claimed of the run or, from here on, of the store. Take more noise or fewer steps"
+    )

@@ -33,7 +33,7 @@ from userdp.claims.released_files import bound_files
 from userdp.claims.weights import digest_of, has_weights, known_of
 from userdp.core import files
 from userdp.core.codec import digest, encode
-from userdp.core.errors import FailureError, UseError
+from userdp.core.errors import FailureError, UseError, warn
 from userdp.data.ownership import FIRST_OWNER
 from userdp.data.store_folder import remember
 from userdp.data.store_meta import StateKind, read_meta
@@ -48,7 +48,7 @@ from userdp.ledger.run_ledger import is_finished
 from userdp.ledger.store_history import History
 from userdp.ledger.store_ledger import new_id
 from userdp.plans import Plan
-from userdp.plans.small_delta import require_epsilon
+from userdp.plans.small_delta import without_epsilon
 from userdp.training.causal_models import resolve
 from userdp.training.config import PlainPlan, PrivateOptions
 from userdp.version import __version__
@@ -313,7 +313,7 @@ class OpenRun:
         # Whoever knows the seed can undo the noise: such a run counts as one without privacy.
         priced = None if of.options.unsafe_seeds else self.plan
         if priced is not None and priced.sampling.covered:
-            require_epsilon(priced)
+            warn(without_epsilon(priced))
         line = Charge(
             pays_for=of_run(run_id, priced),
             base=base,
