@@ -47,8 +47,7 @@ def test_the_printed_epsilon_is_that_of_the_ledger(store, train, tmp_path, sampl
     assert told == ["user", "add-or-remove", sampling, 3]
     assert Path(result["model"]).is_dir()
     learned = RunFolder(tmp_path / "run").read_train()["learning"]
-    by_preset = preset(epsilon=4, population=100).learning_rate
-    assert learned["learning_rate"] == (0.002 if sampling == "users" else by_preset)
+    assert learned["learning_rate"] == 0.002
 
 
 def test_a_run_without_privacy_says_so_loudly(store, train):
@@ -96,16 +95,17 @@ def test_a_full_disk_is_a_failure_of_status_1_and_the_run_goes_on_when_there_is_
 BUDGET, FEW = ("--epsilon", 4, "--population", 20_000), ("--steps", 2)
 
 
-def test_a_budget_and_a_population_suffice(train, tmp_path):
-    status, result, err = train(*BUDGET)
-    chosen, folder = preset(epsilon=4, population=20_000), RunFolder(tmp_path / "run")
+@pytest.mark.parametrize(("population", "rate"), [(20_000, 0.002), (100, 0.003)])
+def test_a_budget_and_a_population_suffice(train, tmp_path, population, rate):
+    status, result, err = train("--epsilon", 4, "--population", population)
+    chosen, folder = preset(epsilon=4, population=population), RunFolder(tmp_path / "run")
     assert (status, result["steps"]) == (0, chosen.steps)
     assert chosen.sentence() in err
     assert 3.99 < result["epsilon"] <= 4
-    plan, _ = resolve(chosen=PlanFields(epsilon=4, population=20_000))
+    plan, _ = resolve(chosen=PlanFields(epsilon=4, population=population))
     assert Plan.load(folder.plan) == plan
     trained = folder.read_train()["learning"]
-    assert (trained["learning_rate"], trained["schedule"]) == (0.002, "following"), "as measured"
+    assert (trained["learning_rate"], trained["schedule"]) == (rate, "following"), "as measured"
     assert claim(folder.path).conditions == (), "nothing was looked at before"
 
 
