@@ -78,6 +78,7 @@ def _public(runs: Sequence[Facts], about: About | None, store: Claim | None) -> 
     """All that a public template is given."""
     private = [run for run in runs if run.private]
     rests = assumptions_of(runs)
+    drawn = _drawn(private)
     plot = detection_plot(private)
     return {
         "runs": runs,
@@ -94,25 +95,29 @@ def _public(runs: Sequence[Facts], about: About | None, store: Claim | None) -> 
         "others": rests[MOST_TOLD:],
         "exact": all(
             run.claim.mechanism is not None and 0 < run.guarantee.epsilon < MOST_EPSILON
-            for run in private[:MOST_SERIES]
+            for run in drawn
         ),
         "figure": plot and {"source": image(plot), "words": plot.in_words},
         "version": __version__,
     }
 
 
+def _drawn(private: Sequence[Facts]) -> list[Facts]:
+    """The runs of the figure: those whose price was fixed, as many as have a colour."""
+    return [one for one in private if one.claim.lineage.fixed][:MOST_SERIES]
+
+
 def detection_plot(private: Sequence[Facts]) -> Plot | None:
     """Detection at most, at each rate of false alarms, by claims, chance and references.
 
     Guarantee: each run's curve bounds every attack, and all curves are of one kind, see
-    `curves_of`. It draws as many runs as have a colour, beside the references; of what was spent so
-    far, which bounds no attack, none.
+    `curves_of`. What was spent so far bounds no attack, and is not drawn.
     """
-    drawn = [one for one in private if one.claim.lineage.fixed][:MOST_SERIES]
+    drawn = _drawn(private)
     if not drawn:
         return None
     curves, references = curves_of([run.claim for run in drawn])
-    names = [run.name if len(drawn) > 1 else f"this claim, ε ≤ {run.epsilon}" for run in drawn]
+    names = [run.name if len(private) > 1 else f"this claim, ε ≤ {run.epsilon}" for run in drawn]
     named = [
         *zip(names, curves, [False] * len(curves), strict=True),
         *((f"ε = {epsilon_up(one)}", curve, True) for one, curve in references.items()),
