@@ -14,11 +14,11 @@ from typing import Any
 
 from papers.plans import plan_of_size
 from userdp.accounting import Accountant
-from userdp.core.clip_forms import ClipForm
 from userdp.core.codec import decode, encode
 from userdp.core.errors import UseError
 from userdp.core.vocabulary import PrivacyUnit
 from userdp.data.selection_strategies import Strategy
+from userdp.noise.clip_forms import ClipForm
 from userdp.plans import Plan
 from userdp.sampling import (
     FixedSizeExamples,

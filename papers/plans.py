@@ -7,8 +7,8 @@ from functools import lru_cache
 from userdp.accounting import Accountant
 from userdp.accounting.accountants import calibrate
 from userdp.accounting.mechanisms import binomial_steps
-from userdp.core.clip_forms import Clip, ClipForm
 from userdp.noise import Gaussian
+from userdp.noise.clip_forms import Clip, ClipForm
 from userdp.plans import Budget, Plan
 from userdp.sampling import Sampling
 

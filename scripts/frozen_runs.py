@@ -26,10 +26,10 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 from userdp.accounting import Accountant
 from userdp.cli.app import run as userdp
-from userdp.core.clip_forms import AdaptiveClipping, Clip
 from userdp.data.user_store import UserStore
 from userdp.ledger import RunRecord
 from userdp.noise import Gaussian
+from userdp.noise.clip_forms import AdaptiveClipping, Clip
 from userdp.plans import Budget, Plan
 from userdp.sampling import FixedGraph, PoissonExamples, PoissonUsers
 from userdp.training.config import TrainConfig

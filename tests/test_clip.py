@@ -13,8 +13,8 @@ import pytest
 from scipy import stats
 
 from tests.plans import changed_plan, els_plan, uls_plan
-from userdp.core.clip_forms import FARTHEST, AdaptiveClipping, ClipForm
 from userdp.core.errors import UseError
+from userdp.noise.clip_forms import FARTHEST, AdaptiveClipping, ClipForm
 from userdp.noise.gaussian import sum_noise_multiplier
 from userdp.plans import Plan
 

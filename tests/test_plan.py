@@ -6,9 +6,9 @@ import pytest
 from tests.plans import as_plan, changed_plan, els_plan, uls_plan
 from userdp.accounting import Accountant, binomial_steps
 from userdp.accounting.group_privacy import Conversion, group_guarantee
-from userdp.core.clip_forms import AdaptiveClipping, ClipForm, LayerSplit
 from userdp.core.codec import encode
 from userdp.core.errors import UseError
+from userdp.noise.clip_forms import AdaptiveClipping, ClipForm, LayerSplit
 from userdp.plans import Plan
 
 

@@ -7,10 +7,10 @@ Each part has a share of the time, and its result is written as it comes. A seco
 is left: parts that failed, for which no time was left, or that left some of their rows out.
 ``--again`` forgets what the file holds.
 
-Needs torch, transformers, numpy, scipy and pyarrow; peft for the LoRA parts. Two things are used
-where they can be imported, and their absence is written into the result: Opacus (1.6, installed
-with ``pip install --no-deps --target FOLDER opacus``, since it would move torch) and rich, for
-the command line; what is on ``PYTHONPATH`` is kept, so that they may lie in a folder.
+Needs torch, transformers, numpy, scipy and pyarrow; peft for the LoRA parts. Opacus is used where
+it can be imported, and its absence is written into the result (1.6, installed with ``pip install
+--no-deps --target FOLDER opacus``, since it would move torch); what is on ``PYTHONPATH`` is kept,
+so that it may lie in a folder.
 Weights are random or the bundled model's, data are random tokens or our own source: no download.
 
 ``exact_float32``, ``exact_bfloat16``  `exactness`: every engine on small models, also compiled.

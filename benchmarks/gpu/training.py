@@ -2,8 +2,6 @@
 
 The store is written here from this package's own source (a module is a user), by the writer of
 stores alone: grouping records, which wants DuckDB, has nothing to do where each file is a user.
-Where rich is not installed the command's trainer is called without the command, and the row
-says so.
 
 Passed if: the run's and the store's ledgers have every step and claim the plan's own epsilon; the
 store's is settled; the log names this device; and the released weights are finite and have moved.
@@ -17,7 +15,6 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from importlib import util
 from pathlib import Path
 
 import numpy as np
@@ -31,12 +28,9 @@ from userdp.claims import claim
 from userdp.data.records import Tally
 from userdp.data.splits import Split
 from userdp.data.store_tokenizer import StoreTokenizer
-from userdp.data.user_store import UserStore
 from userdp.data.writer import StoreWriter
 from userdp.plans import Plan
 from userdp.sampling import PoissonUsers
-from userdp.training.config import Precision, RunOptions, TrainConfig
-from userdp.training.loop import train
 
 USERS, LENGTH, GROUP, COHORT = 64, 64, 4, 16
 BUNDLED = Path(userdp.__file__).parent / "assets" / "base-model" / "model.safetensors"
@@ -49,16 +43,9 @@ def trained(setting: Setting, deadline: float) -> Result:
     with tempfile.TemporaryDirectory(prefix="userdp-gpu-") as folder:
         store, run = Path(folder) / "store", Path(folder) / "run"
         write_store(store)
-        by_command = util.find_spec("rich") is not None
-        if by_command:
-            command(store, run, plan, setting)
-        else:
-            config = TrainConfig(precision=Precision.BFLOAT16)
-            opened = UserStore.open(store)
-            train(opened, plan, config, out=run, options=RunOptions(device=setting.device))
+        command(store, run, plan, setting)
         checks, facts = examine(store, run, plan, setting)
     return {
-        "entry": "userdp train" if by_command else "userdp.training.loop.train (no rich here)",
         "steps": steps,
         **facts,
         "checks": checks,
@@ -113,21 +100,12 @@ def write_store(out: Path, *, held_out: bool = False) -> None:
 
 
 def command(store: Path, run: Path, plan: Plan, setting: Setting) -> None:
-    """``userdp train`` with the plan's numbers as options; `RuntimeError` if it fails."""
-    options = {
-        "sampling": "users",
-        "population": USERS,
-        "cohort-size": COHORT,
-        "group-size": GROUP,
-        "steps": plan.steps,
-        "l2-clip-norm": plan.clip.l2_norm,
-        "delta": plan.budget.target_delta,
-        "noise-multiplier": plan.noise.multiplier,
-        "precision": "bfloat16",
-        "device": setting.device,
-    }
-    given = [part for name, value in options.items() for part in (f"--{name}", str(value))]
-    called = [sys.executable, "-m", "userdp", "train", str(store), "--out", str(run), *given]
+    """``userdp train`` with a file of the plan; `RuntimeError` if it fails."""
+    file = run.with_name("plan.json")
+    plan.save(file)
+    called = [sys.executable, "-m", "userdp", "train", str(store), "--out", str(run)]
+    called += ["--plan", str(file), "--device", setting.device]
+    called += ["--set", "learning.precision=bfloat16"]
     done = subprocess.run(
         [*called, "--json"],
         capture_output=True,

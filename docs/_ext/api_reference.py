@@ -16,7 +16,7 @@ from sphinx.application import Sphinx
 
 PACKAGES = (
     "userdp",
-    "userdp.core.clip_forms",
+    "userdp.noise.clip_forms",
     "userdp.noise",
     "userdp.sampling",
     "userdp.plans",

@@ -18,8 +18,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from userdp.core.clip_forms import Clip
 from userdp.core.errors import FailureError, Interrupted, UseError, UserdpError, UserdpWarning
+from userdp.noise.clip_forms import Clip
 from userdp.version import __version__
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ import userdp
 from tests.claims.lives import LEARNING, PLAN, SHAPE, Teller
 from tests.kills import run_apart
 from tests.training.toy import cycles, toy_store
-from userdp.core.clip_forms import Clip
 from userdp.noise import Gaussian
+from userdp.noise.clip_forms import Clip
 from userdp.plans import Budget
 
 EXAMPLES = Path(__file__).parents[2] / "docs/examples/extending"

@@ -7,6 +7,7 @@ import sys
 import pytest
 
 from tests.speed import fast_then_slow
+from userdp.cli.output import show_answer
 
 PRICE = "--sampling-probability 0.1 --steps 3 --noise-multiplier 1 --delta 1e-5"
 
@@ -51,5 +52,13 @@ def test_output_that_nobody_takes_ends_in_no_traceback(place, line, unbuffered):
         env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
     )  # fmt: skip
     assert done.returncode == 1
-    assert place == "closed" or done.stderr.startswith("error: ")  # rich ends without a word
+    assert done.stderr.startswith("error: ")
     assert not {"Traceback", "Exception"} & {*done.stderr.split()}
+
+
+def test_a_terminal_obeys_no_text_and_no_path_is_cut(monkeypatch, capsys):
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "20")
+    path = "run/" + "a" * 30
+    show_answer({"in": f"{path} \x1b[31m"}, "members", json=False)
+    assert capsys.readouterr().out == f"in\n{path}\n\ufffd[31m\n"

@@ -82,7 +82,7 @@ def test_which_is_better_is_said_only_where_the_errors_let_one_see_it(difference
     told = {"user_loss": difference, "standard_error": error}
     part = {"split": "train", "users": 2, "model": {"loss": 1.0}, "difference": told}
     said = in_words({"run": "run", "operator_only": True, "splits": [part]}, "evaluate")
-    assert any(words in one for one in said if isinstance(one, str))
+    assert any(words in one for one in said)
 
 
 def test_one_split_without_the_base_model(evaluate):

@@ -69,10 +69,7 @@ CHANGES = {
     "plan": (lambda run: edit(run / "plan.json", '"multiplier": 1', '"multiplier": 2'), "the plan"),
     "description": (lambda run: describe(run / "model", Lineage()), "what the ledger says"),
     "end": (cut_ledger, "does not note the run's end"),
-    "options": (
-        lambda run: edit(run / "train.toml", "\n", "\n# a word\n"),
-        "train.toml is not what",
-    ),
+    "options": (lambda run: edit(run / "train.toml", "\n", "\n#\n"), "train.toml is not what"),
     "ledger": (
         lambda run: edit(run / "ledger.jsonl", '"multiplier":1.0', '"multiplier":9.0'),
         "does not follow",

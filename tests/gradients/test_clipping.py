@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 
-from userdp.core.clip_forms import OWN_FORMS, LayerSplit
 from userdp.core.errors import UseError
 from userdp.gradients.clip_factors import (
     CLIP_MARGIN,
@@ -20,6 +19,7 @@ from userdp.gradients.clip_factors import (
     require_clip_norm,
     squared_norm,
 )
+from userdp.noise.clip_forms import OWN_FORMS, LayerSplit
 
 NAN, INF = float("nan"), float("inf")
 

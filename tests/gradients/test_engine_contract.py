@@ -30,7 +30,6 @@ from tests.gradients.tiny import (
     tiny,
 )
 from tests.speed import fast_then_slow
-from userdp.core.clip_forms import OWN_FORMS, ClipForm, LayerSplit
 from userdp.core.errors import UseError
 from userdp.gradients import (
     ClippedSum,
@@ -46,6 +45,7 @@ from userdp.gradients import clipped_sum as reference
 from userdp.gradients.clip_factors import layers_of
 from userdp.gradients.engines import ENGINES
 from userdp.gradients.precision import margin
+from userdp.noise.clip_forms import OWN_FORMS, ClipForm, LayerSplit
 
 CLIP = 0.7
 NAMES = fast_then_slow([*ENGINES, "sharded"], fast=2)

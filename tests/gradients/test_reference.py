@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from tests.gradients.batches import batched_sum
 from tests.gradients.tiny import FAMILIES, Table, length, ragged, table_loss, tiny
 from tests.speed import fast_then_slow
-from userdp.core.clip_forms import ClipForm, LayerSplit
 from userdp.core.errors import UseError
 from userdp.gradients import (
     CLIP_MARGIN,
@@ -23,6 +22,7 @@ from userdp.gradients import (
     trainable_parameters,
 )
 from userdp.gradients.clip_factors import FLAT, layers_of
+from userdp.noise.clip_forms import ClipForm, LayerSplit
 
 
 def row_gradient(model: nn.Module, row: list[int]) -> dict[str, Tensor]:

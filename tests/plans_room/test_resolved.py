@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from userdp.accounting.accountants import Accountant
-from userdp.core.clip_forms import AdaptiveClipping, Clip, ClipForm, LayerSplit
+from userdp.noise.clip_forms import AdaptiveClipping, Clip, ClipForm, LayerSplit
 from userdp.plans import Plan
 from userdp.plans.resolve_plan import PlanFields, resolve
 

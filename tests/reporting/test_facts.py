@@ -11,10 +11,10 @@ from tests.ledgers import reserve
 from tests.plans import changed_plan, uls_plan
 from tests.reporting.conftest import SECOND, MakeRun, examples_plan, users_plan
 from userdp.claims import claim
-from userdp.core.clip_forms import AdaptiveClipping
 from userdp.core.errors import UseError
 from userdp.core.vocabulary import round_up
 from userdp.ledger import StoreLedger
+from userdp.noise.clip_forms import AdaptiveClipping
 from userdp.noise.gaussian import FLOATING_POINT_ASSUMPTION, NoiseSampler
 from userdp.plans.provenance import Origin, Provenance
 from userdp.reporting.assumptions import Grade, assumptions_of

@@ -9,8 +9,8 @@ from scipy import stats
 from tests.plans import changed_plan, uls_plan
 from tests.training.toy import lines, take
 from userdp.claims import claim
-from userdp.core.clip_forms import AdaptiveClipping
 from userdp.gradients.noise import centred_count
+from userdp.noise.clip_forms import AdaptiveClipping
 from userdp.training import step_mechanism as steps_module
 
 

@@ -7,10 +7,10 @@ import torch
 
 from tests.plans import changed_plan, els_plan, uls_plan
 from tests.training.toy import CONFIG
-from userdp.core.clip_forms import AdaptiveClipping
 from userdp.core.codec import encode
 from userdp.core.errors import UseError
 from userdp.ledger import RunFolder
+from userdp.noise.clip_forms import AdaptiveClipping
 from userdp.training.config import RunOptions, train_config
 from userdp.training.devices import choose_device
 from userdp.training.evaluation import evaluate_splits

@@ -72,7 +72,7 @@ def test_the_trainer_has_it_too_and_a_run_without_privacy_has_none(store, tmp_pa
     answer = userdp.train(store, PLAN, **how)
     told = plain(answer)
     assert told["claim"]["epsilon"] == told["store"]["epsilon"]
-    assert "the store claims" in next(in_words(answer, "train"))
+    assert "the store claims" in "".join(in_words(answer, "train"))
     with pytest.raises(UseError, match="no claim"):
         userdp.train(store, userdp.PlainPlan(steps=1, batch_size=2), **how)
     assert bytes_under(tmp_path) == before

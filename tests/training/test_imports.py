@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-ABSENT = ["duckdb", "rich", "dp_accounting", "matplotlib", "opacus", "peft"]
+ABSENT = ["duckdb", "dp_accounting", "matplotlib", "opacus", "peft"]
 BLOCK = f"""
 import sys
 sys.modules.update(dict.fromkeys({ABSENT!r}))  # None: importing it raises ImportError

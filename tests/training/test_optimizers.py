@@ -9,8 +9,8 @@ import torch
 
 from tests.plans import changed_plan, uls_plan
 from tests.training.toy import CONFIG, gradient, lines, toy_model
-from userdp.core.clip_forms import AdaptiveClipping
 from userdp.core.errors import UseError
+from userdp.noise.clip_forms import AdaptiveClipping
 from userdp.training.config import Averaging, OptimizerName, Schedule, TrainConfig
 from userdp.training.optimizers import build_optimizer, following_factor
 

@@ -19,10 +19,10 @@ from tests.training.toy import (  # fmt: skip
     toy_store,
     weights,
 )
-from userdp.core.clip_forms import FARTHEST, AdaptiveClipping, ClipForm, LayerSplit
 from userdp.core.errors import FailureError
 from userdp.gradients import NoiseSource, get_engine
 from userdp.ledger import RunLedger
+from userdp.noise.clip_forms import FARTHEST, AdaptiveClipping, ClipForm, LayerSplit
 from userdp.training import step_mechanism as steps_module
 from userdp.training.config import UnsafeSeeds
 from userdp.training.step_mechanism import StepMechanism

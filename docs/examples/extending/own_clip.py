@@ -13,8 +13,8 @@ from __future__ import annotations
 import math
 
 import userdp
-from userdp.core.clip_forms import clip_form
 from userdp.noise import Gaussian
+from userdp.noise.clip_forms import clip_form
 from userdp.plans import Budget
 from userdp.sampling import PoissonUsers
 

@@ -15,12 +15,11 @@ import sys
 import warnings
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any
 
 from userdp.cli.command_line import COMMON, HELP, Command, command_of
 from userdp.commands.progress import say
 from userdp.core.environment import PASSIVE_WAITING
-from userdp.core.errors import FailureError, Interrupted, UserdpError, UserdpWarning
+from userdp.core.errors import Interrupted, UserdpError, UserdpWarning, as_ours
 from userdp.version import __version__
 
 
@@ -40,25 +39,21 @@ def run(arguments: Sequence[str]) -> int:
         from userdp.cli.output import show_answer  # loads libraries that help does without
 
         words = [*line[len(name.split()) :], *(f"--{one}" for one in common.set)]
-        with warnings.catch_warnings():
-            warnings.simplefilter("always", UserdpWarning)
-            warnings.showwarning = _show_warning
-            answer = command.function(**command.arguments(words, common.config))
-            return show_answer(answer, name, json=common.json)
+        given = command.arguments(words, common.config)
+        with warnings.catch_warnings(action="always", category=UserdpWarning):
+            warnings.showwarning = lambda message, *place, **more: say(f"warning: {message}")
+            return show_answer(command.function(**given), name, json=common.json)
     except KeyboardInterrupt as error:
         say_how_to_go_on(error, name, arguments)
         return Interrupted.exit_status
-    except (UserdpError, OSError) as error:  # all else is a fault: its traceback helps to mend it
-        if isinstance(error, OSError) and error.errno is None:  # a library's, of no file
-            raise
-        failure = error if isinstance(error, UserdpError) else _refusal(error)
-        reason = {"error": failure.message, "hint": failure.hint, "status": failure.exit_status}
+    except (UserdpError, OSError) as error:
+        told = as_ours(error)
         if "--json" in arguments:
             with suppress(OSError):  # the output itself may be what failed
-                print(json.dumps(reason))
-                return failure.exit_status
-        say(f"error: {failure}")
-        return failure.exit_status
+                print(json.dumps(told.to_dict()))
+                return told.exit_status
+        say(f"error: {told}")
+        return told.exit_status
 
 
 def main() -> None:
@@ -93,25 +88,10 @@ def say_how_to_go_on(error: BaseException, command: str | None, arguments: Seque
         return
     stopped = error if isinstance(error, Interrupted) else Interrupted("")
     goes_on = stopped.resume and command and "resume" in Command(command).spelled
-    way = "go on with" if goes_on else "run it again"
     more = ["--resume"] if goes_on and "--resume" not in arguments else []
+    way = "go on with" if goes_on else "run it again"
     place = f"interrupted {stopped.place}".strip()
     say(f"{place}; {way}: userdp {shlex.join([*arguments, *more])}")
-
-
-def _refusal(error: OSError) -> FailureError:
-    """What the operating system refused, as a message for people."""
-    where = f" ({error.filename})" if error.filename else ""
-    return FailureError(
-        f"the machine refused: {error.strerror or error}{where}",
-        hint="check the disk, free some space there, or choose another place with --out",
-    )
-
-
-def _show_warning(message: Any, category: type[Warning], *place: Any, **others: Any) -> None:
-    """As `warnings.showwarning`: ours without the line of code, others as they are."""
-    ours = issubclass(category, UserdpWarning)
-    say(f"warning: {message}" if ours else warnings.formatwarning(message, category, *place[:2]))
 
 
 if __name__ == "__main__":

@@ -4,130 +4,97 @@ from __future__ import annotations
 
 import json as json_library
 import re
+import shutil
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
-from typing import Any, TypeAlias
+import textwrap
+from collections.abc import Iterator, Mapping
+from typing import Any
 
-from jinja2 import FileSystemLoader
-from rich.console import Console
-from rich.table import Table
+from jinja2 import PackageLoader
 
 from userdp.claims.claim_sentences import dry_run_in_words, foreseen_in_words
 from userdp.core.codec import plain
 from userdp.core.vocabulary import delta_up, round_up
-from userdp.reporting.rendering import environment
-from userdp.reporting.table import table_of
+from userdp.reporting.rendering import environment, visible
+from userdp.reporting.table import Table, table_of
 
-Part: TypeAlias = str | Mapping[str, Any] | Sequence[Mapping[str, Any]]
-"""A part of an answer: a text, values by their names, or rows of them."""
-
-
-def show_answer(answer: Any, command: str, *, json: bool) -> int:
-    """Print what a function of `userdp.commands` returned, and return the exit status.
-
-    Nothing is printed of None: another process says it.
-    """
-    if answer is None:
-        return 0
-    values = plain(answer)
-    if json:
-        print(json_library.dumps(values, allow_nan=False))
-    else:
-        show(in_words(answer, command))
-    return int(False in (values.get("ok"), values.get("passed")))
-
-
-def in_words(answer: Any, command: str) -> Iterator[Part]:
-    """The parts of an answer, in the order in which the command's macro in ``words.j2`` says them.
-
-    Args:
-        answer: of a function of `userdp.commands`.
-        command: its name.
-    """
-    parts, values = list[Part](), plain(answer)
-
-    def draw(part: Part) -> str:
-        """Stands in the macro's text for a part that is no sentence."""
-        parts.append(part)
-        return f"\n\n\0{len(parts) - 1}\n\n"
-
-    macros: Any = _TEMPLATES.get_template("words.j2").make_module({"draw": draw, **_KNOWN})
-    said = getattr(macros, command.split()[-1])(answer, values)
-    for paragraph in re.split(r"\n\s*\n", f"{said}\n\n{macros.for_whom(values)}"):
-        text = " ".join(paragraph.split())
-        if text:
-            yield parts[int(text[1:])] if text.startswith("\0") else text
-
-
-def _with_keys(of: Any, wanted: Callable[[str], bool]) -> Any:
-    """A mapping, or each of several rows, with the wanted keys only."""
-    if isinstance(of, Mapping):
-        return {key: value for key, value in of.items() if wanted(key)}
-    return [_with_keys(row, wanted) for row in of]
-
-
-_TEMPLATES = environment().overlay(
-    loader=FileSystemLoader(Path(__file__).parent), autoescape=False, finalize=None
-)
-_KNOWN = {
-    "only": lambda names, of: _with_keys(of, lambda key: key in names.split()),
-    "without": lambda names, of: _with_keys(of, lambda key: key not in names.split()),
-    "named": lambda name, of: [{name: key, **row} for key, row in of.items()],
-    "dry_run": dry_run_in_words,
-    "foreseen": foreseen_in_words,
-    "round_up": round_up,
-}
-"""What the macros can call."""
-
-
+_LINE = "\0"
+"""Begins each line of what is drawn, whose spaces count; those of a sentence do not."""
 _TOLD: Any = {"epsilon": round_up, "delta": delta_up, "multiplier": str}
 _TOLD |= dict.fromkeys(("share", "spent"), "{:.1%}".format)
 """How numbers are told, by the last word of their names: of noise all digits, to be copied."""
 
 
-def show(parts: Iterable[Part]) -> None:
-    """Print the parts of an answer; only a terminal needs line breaks, which would cut paths."""
-    width = None if sys.stdout.isatty() else 10**6
-    console = Console(highlight=False, markup=False, emoji=False, width=width)
-    for part in parts:
-        for one in _drawn(part):
-            console.print(one)
+def show_answer(answer: Any, command: str, *, json: bool) -> int:
+    """Print what a function of `userdp.commands` returned, and return the exit status.
 
-
-def _drawn(part: Any, caption: str = "") -> Iterator[str | Table]:
-    """A text as it is; values or rows as a table, numbers on the right, below a caption.
-
-    What is nested in values follows; of rows it is left out.
+    Nothing is printed of None: another process says it. Only a terminal needs line breaks, which
+    would cut paths, and only a terminal obeys control characters, which a text may have.
     """
-    if isinstance(part, str):
-        yield part
-        return
-    rows = [part] if isinstance(part, Mapping) else part
+    if answer is None:
+        return 0
+    values = plain(answer)
+    lines = [json_library.dumps(values, allow_nan=False)] if json else in_words(answer, command)
+    if sys.stdout.isatty() and not json:
+        width = shutil.get_terminal_size().columns
+        lines = (textwrap.fill(visible(one), width, break_long_words=False) for one in lines)
+    print(*lines, sep="\n")
+    return int(False in (values.get("ok"), values.get("passed")))
+
+
+def in_words(answer: Any, command: str) -> Iterator[str]:
+    """The lines of an answer, as the command's macro in ``words.j2`` says it.
+
+    Args:
+        answer: of a function of `userdp.commands`.
+        command: its name.
+    """
+    macros: Any = _TEMPLATES.get_template("words.j2", globals=_KNOWN).module
+    said = getattr(macros, command.split()[-1])(answer, values := plain(answer))
+    for part in re.split(r"\n\s*\n", f"{said}\n\n{macros.for_whom(values)}"):
+        yield from part.strip("\n").split(_LINE)[1:] or filter(None, [" ".join(part.split())])
+
+
+def draw(of: Any, *, only: str = "", without: str = "", by: str = "", caption: str = "") -> str:
+    """What stands by itself in a macro's text: a text as it is, values by their names, or rows.
+
+    What is nested in values follows as a table of its own; of rows it is left out.
+
+    Args:
+        of: the text, values or rows.
+        only: the names that are shown; all by default.
+        without: names that are not shown.
+        by: the heading of the names of rows, where ``of`` has them by names.
+        caption: stands above the table.
+    """
+    if isinstance(of, str):
+        return f"\n\n{_LINE}{of.replace(chr(10), _LINE)}\n\n"
+    values = isinstance(of, Mapping) and not by
+    rows = [of] if values else [{by: name, **row} for name, row in of.items()] if by else of
     known = [(key, one) for row in rows for key, one in row.items() if one is not None]
-    nested = {key: one for key, one in known if _is_nested(one)}
-    keys = dict.fromkeys(key for key, _ in known if key not in nested)
-    cells = [{key.replace("_", " "): _rounded(key, row.get(key)) for key in keys} for row in rows]
-    said = table_of(cells)
-    columns, lines = [*zip(said.columns, said.numeric, strict=True)], said.rows
-    if rows is not part:  # names and values, below each other
-        columns, lines = [("", False)] * 2, [*zip(said.columns, *said.rows, strict=True)]
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=rows is part)
-    for heading, numeric in columns:
-        table.add_column(heading, justify="right" if numeric else "left", overflow="fold")
-    for line in lines:
-        table.add_row(*line)
-    yield from filter(None, [caption, table] if keys else [])
-    for key, inner in nested.items() if rows is not part else ():
-        yield from _drawn(inner, key.replace("_", " "))
+    shown = only.split() or {key for key, _ in known} - {*without.split()}
+    nested = {key: one for key, one in known if key in shown and _has_rows(one)}
+    keys = [key for key in dict(known) if key in shown and key not in nested]
+    cells = [{key.replace("_", " "): _told(key, row.get(key)) for key in keys} for row in rows]
+    table = table_of(cells, caption=caption)
+    if values:  # names and values, below each other
+        table = Table(rows=[*zip(table.columns, *table.rows, strict=True)], caption=caption)
+    inner = [draw(nested[key], caption=key.replace("_", " ")) for key in nested if values]
+    return "".join([draw(table.text) if keys else "", *inner])
 
 
-def _is_nested(value: Any) -> bool:
-    first = value[0] if value and isinstance(value, list | tuple) else value
-    return isinstance(first, Mapping)
+def _has_rows(value: Any) -> bool:
+    return isinstance(value[0] if value and isinstance(value, list | tuple) else value, Mapping)
 
 
-def _rounded(key: str, value: Any) -> Any:
+def _told(key: str, value: Any) -> Any:
     """A value; ε and δ in words, rounded up, and shares in percent."""
     told = _TOLD.get(key.rpartition("_")[2])
     return value if told is None or value is None else told(float(value))
+
+
+_TEMPLATES = environment().overlay(
+    loader=PackageLoader("userdp", "cli"), autoescape=False, finalize=None
+)
+_KNOWN = {one.__name__: one for one in (draw, dry_run_in_words, foreseen_in_words, round_up)}
+"""What the macros can call."""

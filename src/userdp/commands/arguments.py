@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from userdp.core.errors import UseError, closest, likely
+from userdp.core.errors import UseError, likely
 from userdp.core.files import in_the_way
 
 _MADE_ANEW = {".html", ".md", ".png", ".pdf", ".svg", ".csv", ".txt", ".tsv"}
@@ -79,8 +79,8 @@ def divided(given: Mapping[str, Any], *groups: type) -> list[dict[str, Any]]:
     for name, value in given.items():
         at = next((part for part, names in zip(parts, fields, strict=True) if name in names), None)
         if at is None:
-            near = closest(name, [one for names in fields for one in names])
-            raise UseError(f"there is no argument {name}", hint=likely(near).strip() or None)
+            near = likely(name, [one for names in fields for one in names])
+            raise UseError(f"there is no argument {name}", hint=near.strip() or None)
         if value is not None:
             at[name] = value
     return parts

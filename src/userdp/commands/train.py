@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from userdp.commands.arguments import SamplingFields, Section, divided
-from userdp.core.clip_forms import AdaptiveClipping, Clip
 from userdp.core.errors import UseError, in_short, warn
 from userdp.core.stages import Progress
+from userdp.noise.clip_forms import AdaptiveClipping, Clip
 from userdp.training.config import PlainPlan, RunOptions, TrainConfig, changed, train_config
 
 if TYPE_CHECKING:  # what the help does not need is imported where it is used

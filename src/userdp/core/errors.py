@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
-from typing import Final
+from typing import Any, Final
 
 _LONGEST = 200
 """Letters of another library's words in a message of ours."""
@@ -40,18 +40,19 @@ def printable(text: str) -> str:
     return "".join(one if one.isprintable() or one in "\n\t" else ascii(one)[1:-1] for one in text)
 
 
-def closest(word: str, known: Iterable[str]) -> str | None:
-    """The one of ``known`` that ``word`` most probably misspells; None where none is like it.
+def likely(word: str, known: Iterable[str]) -> str:
+    """The beginning of a hint: which of ``known`` was probably meant; empty where none is like it.
 
-    >>> closest("jsonnl", ["csv", "jsonl"]), closest("xml", ["csv", "jsonl"])
-    ('jsonl', None)
+    Args:
+        word: what somebody wrote.
+        known: what can be meant; of a mapping a key, and its value is named.
+
+    >>> likely("jsonnl", ["csv", "jsonl"]), likely("xml", ["csv", "jsonl"])
+    ('did you mean jsonl? ', '')
     """
-    return next(iter(get_close_matches(word, list(known), n=1)), None)
-
-
-def likely(guess: str | None) -> str:
-    """The beginning of a hint that guesses what was meant."""
-    return "" if guess is None else f"did you mean {guess}? "
+    named = known if isinstance(known, Mapping) else {one: one for one in known}
+    near = get_close_matches(word, named, n=1)
+    return f"did you mean {named[near[0]]}? " if near else ""
 
 
 def one_of(word: str, known: Iterable[str]) -> str:
@@ -60,7 +61,7 @@ def one_of(word: str, known: Iterable[str]) -> str:
     >>> one_of("jsonnl", ["csv", "jsonl"])
     'did you mean jsonl? one of: csv, jsonl'
     """
-    return f"{likely(closest(word, known := list(known)))}one of: {', '.join(known)}"
+    return f"{likely(word, known := list(known))}one of: {', '.join(known)}"
 
 
 def kind_of(error: BaseException) -> str:
@@ -107,6 +108,10 @@ class UserdpError(Exception):
     def __str__(self) -> str:
         return self.message if self.hint is None else f"{self.message}\nhint: {self.hint}"
 
+    def to_dict(self) -> dict[str, Any]:
+        """The object of ``--json``."""
+        return {"error": self.message, "hint": self.hint, "status": self.exit_status}
+
 
 class UseError(UserdpError, ValueError):
     """Bad use: the caller asked for something that cannot be right. Exit status 2."""
@@ -116,6 +121,23 @@ class UseError(UserdpError, ValueError):
 
 class FailureError(UserdpError, RuntimeError):
     """The call was right and the machine could not do it. Exit status 1."""
+
+
+def as_ours(error: UserdpError | OSError) -> UserdpError:
+    """The error itself, or a refusal of the operating system as a message for people.
+
+    Raises:
+        OSError: it is a library's, of no file: a fault, whose traceback helps to mend it.
+    """
+    if isinstance(error, UserdpError):
+        return error
+    if error.errno is None:
+        raise error
+    where = f" ({error.filename})" if error.filename else ""
+    return FailureError(
+        f"the machine refused: {error.strerror or error}{where}",
+        hint="check the disk, free some space there, or choose another place with --out",
+    )
 
 
 class Interrupted(KeyboardInterrupt):

@@ -13,10 +13,10 @@ from typing import ClassVar
 
 from userdp.accounting import gaussian_steps
 from userdp.accounting.bracket import implemented_epsilon
-from userdp.core.clip_forms import Clip
 from userdp.core.errors import UseError, one_of
 from userdp.core.vocabulary import Adjacency, Guarantee, PrivacyUnit
 from userdp.noise import Gaussian
+from userdp.noise.clip_forms import Clip
 from userdp.plans import Budget, Plan
 from userdp.sampling import PoissonExamples, PoissonPooled, PoissonSubjects, Sampling
 from userdp.training.config import PlainPlan

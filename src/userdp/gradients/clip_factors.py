@@ -7,10 +7,10 @@ sensitivity, and with it ε, is that of flat clipping at C.
 **Automatic.** :math:`\|g\| \cdot C / (\|g\| + \gamma) < C` for every g: no threshold, the same
 sensitivity, and small gradients keep their order because of γ.
 
-**Forms of your own** (`core.clip_forms.clip_form`). A form says by which factor one unit's gradient
-is multiplied, given its norm and C. It sees no other unit. The factor that is used is at most
-:math:`C / (\|g\| + 10^{-6})`, and 0 where the form gives no finite number of at least 0: so the
-sensitivity is C whatever the form says, and ε does not depend on it.
+**Forms of your own** (`noise.clip_forms.clip_form`). A form says by which factor one unit's
+gradient is multiplied, given its norm and C. It sees no other unit. The factor that is used is at
+most :math:`C / (\|g\| + 10^{-6})`, and 0 where the form gives no finite number of at least 0: so
+the sensitivity is C whatever the form says, and ε does not depend on it.
 
 **The margin.** The clip aims at :math:`C(1 - m)` with :math:`m =` `CLIP_MARGIN` :math:`= 10^{-5}`,
 a public constant. With :math:`u = 2^{-53}`:
@@ -44,10 +44,10 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from userdp.core.clip_forms import LEAST_CLIP, OWN_FORMS, ClipForm, LayerSplit, OwnForm
 from userdp.core.errors import UseError
 from userdp.core.vocabulary import require_positive
 from userdp.gradients.modes import told
+from userdp.noise.clip_forms import LEAST_CLIP, OWN_FORMS, ClipForm, LayerSplit, OwnForm
 
 CLIP_MARGIN = 1e-5
 """The clip aims at ``l2_clip_norm * (1 - CLIP_MARGIN)``. Public."""
@@ -159,9 +159,9 @@ class ClipRule:
     """What clipping does beside its norm C, as `Clip` has checked; none of it moves ε.
 
     Args:
-        form: see `userdp.core.clip_forms.ClipForm`; an engine does the same for ``normalized`` as
+        form: see `userdp.noise.clip_forms.ClipForm`; an engine does the same for ``normalized`` as
             for ``threshold``, the division by C comes after the noise. A name that
-            `userdp.core.clip_forms.clip_form` registered is a form of somebody's own.
+            `userdp.noise.clip_forms.clip_form` registered is a form of somebody's own.
         stability: γ of ``automatic``; in [1e-6, 1e6].
         layer_split: clip each layer to its share of C; None clips the whole gradient.
     """

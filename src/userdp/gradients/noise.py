@@ -258,7 +258,7 @@ def noisy_count(
 ) -> float:
     """`centred_count` plus N(0, ``count_noise_std``²): the second half of a step's release.
 
-    Guarantee: together with the sum, accounted for in `userdp.core.clip_forms`.
+    Guarantee: together with the sum, accounted for in `userdp.noise.clip_forms`.
 
     Args:
         norms: (units,); `ClippedSum.norms`.

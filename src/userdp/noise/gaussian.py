@@ -67,7 +67,7 @@ def sum_noise_multiplier(*, noise_multiplier: float, count_noise_std: float) -> 
 
     .. math:: \sigma_\Delta = (\sigma^{-2} - (2\sigma_b)^{-2})^{-1/2}
 
-    A step of `userdp.core.clip_forms.AdaptiveClipping` releases a pair: the clipped sum with noise
+    A step of `userdp.noise.clip_forms.AdaptiveClipping` releases a pair: the clipped sum with noise
     of deviation :math:`\sigma_\Delta C_t`, and :math:`\sum_i (b_i - 1/2)` with noise of deviation
     :math:`\sigma_b`.
 

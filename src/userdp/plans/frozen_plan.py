@@ -13,7 +13,6 @@ from typing import ClassVar, Self
 from userdp.accounting.accountants import Accountant, calibrate, epsilon_by
 from userdp.accounting.bracket import ideal_delta_for, implemented_epsilon
 from userdp.accounting.mechanisms import Mixture, NoisySteps
-from userdp.core.clip_forms import FARTHEST, Clip, ClipForm
 from userdp.core.codec import decode, digest, encode
 from userdp.core.errors import UseError
 from userdp.core.files import read_json, write_json
@@ -25,6 +24,7 @@ from userdp.core.vocabulary import (
     require_positive,
 )
 from userdp.noise import Gaussian
+from userdp.noise.clip_forms import FARTHEST, Clip, ClipForm
 from userdp.noise.gaussian import KNOWN_SAMPLERS, NoiseSampler, sum_noise_multiplier
 from userdp.plans.provenance import MadeFor, Origin
 from userdp.sampling import Sampling

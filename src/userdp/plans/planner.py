@@ -22,10 +22,10 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from userdp.core.clip_forms import Clip
 from userdp.core.errors import UseError, warn
 from userdp.core.vocabulary import require_count, require_positive
 from userdp.noise import Gaussian
+from userdp.noise.clip_forms import Clip
 from userdp.plans.frozen_plan import Budget, Plan
 from userdp.plans.gradient_norms import GradientNorms, require_informative
 from userdp.plans.preset_defaults import MOST_NOISE, preset, require_signal

@@ -8,10 +8,10 @@ from dataclasses import MISSING, asdict, dataclass, field, fields
 from typing import Any
 
 from userdp.accounting.accountants import Accountant
-from userdp.core.clip_forms import AdaptiveClipping, Clip, ClipForm
 from userdp.core.errors import UseError
 from userdp.core.vocabulary import PrivacyUnit
 from userdp.noise import Gaussian
+from userdp.noise.clip_forms import AdaptiveClipping, Clip, ClipForm
 from userdp.plans.frozen_plan import Budget, Plan
 from userdp.plans.preset_defaults import Preset, preset, require_signal
 from userdp.plans.proposal import Proposal, as_plan
@@ -46,7 +46,7 @@ class PlanFields:
             (group-privacy-vadhan): more noise for the same epsilon.
         sampling: ``kind``, a name in `userdp.sampling.SAMPLINGS`, users by default; and constants
             of its own.
-        clip: further fields of `userdp.core.clip_forms.Clip`.
+        clip: further fields of `userdp.noise.clip_forms.Clip`.
         adaptation: fields of `AdaptiveClipping`; any of them makes the clip norm adapt.
     """
 

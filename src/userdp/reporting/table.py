@@ -1,6 +1,6 @@
 """`Table`: one description of a table, for the terminal, for Markdown and for HTML alike.
 
-The terminal's rendering is `userdp.cli.output`, HTML's is the macro ``templates/table.html.j2``.
+HTML's rendering is the macro ``templates/table.html.j2``.
 """
 
 from __future__ import annotations
@@ -48,6 +48,15 @@ class Table:
             bool(at) and all(_NUMBER.match(str(row[at])) for row in self.rows)
             for at in range(width)
         )
+
+    @property
+    def text(self) -> str:
+        """For letters of one width, as on a terminal: columns two spaces apart."""
+        lines = [*filter(None, [self.columns]), *self.rows]
+        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+        sides = [">" if numeric else "<" for numeric in self.numeric]
+        drawn = ("  ".join(map("{:{}{}}".format, line, sides, widths)).rstrip() for line in lines)
+        return "\n".join([*filter(None, [self.caption]), *drawn])
 
     @property
     def markdown(self) -> Ready:
