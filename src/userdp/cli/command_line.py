@@ -112,15 +112,12 @@ class Command(Parser):
         self.spelled[name] = name.upper() if first else f"--{option}"
         self._goes_to[name] = name if self._sections[place].whole else one.name
         self._known.setdefault(self._goes_to[name], (one, self.spelled[name]))
-        words = one.meaning + (" [needed]" if one.needed and not place else "")
         shape: dict[str, Any] = {"action": argparse.BooleanOptionalAction}
         if one.kind is not bool or place:
             kind = "TEXT" if one.kind in (None, str) else one.kind.__name__.upper()
             shape = {"action": "append", "metavar": name.upper() if first else kind}
             shape |= {"action": "extend", "nargs": "+"} if one.several else {}
-            told = isinstance(one.default, str | int | float)
-            words += f" [default: {one.default}]" if told else ""
-        shape |= {"dest": self._goes_to[name], "help": words.replace("%", "%%")}
+        shape |= {"dest": self._goes_to[name], "help": one.meaning.replace("%", "%%")}
         group.add_argument(*([] if first else [f"--{option}"]), **shape).required = False
 
     def arguments(self, words: Sequence[str], file: Path | None = None) -> dict[str, Any]:
@@ -139,7 +136,10 @@ class Command(Parser):
             raise self._no_option(f"--{strange[0].replace('_', '-')}", where=f"{file}: ")
         if stray:
             raise self._no_option(stray[0].partition("=")[0])
-        given = {self._goes_to[one]: in_file[one] for one in in_file} | vars(read)
+        given = defaultdict[str, list[Any]](list)
+        for name, value in in_file.items():
+            given[self._goes_to[name]] += value if isinstance(value, list) else [value]
+        given |= vars(read)
         absent = [known for name, known in self._known.items() if name not in given]
         if missing := [told for one, told in absent if one.needed and "." not in told]:
             self.error(f"{self.prog} needs {', '.join(missing)}")

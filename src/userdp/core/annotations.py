@@ -41,25 +41,28 @@ class Argument:
     Attributes:
         name: in Python.
         needed: a value must be given.
-        default: counts where none is given.
         by_place: it may be given without its name.
         parts: all that its type is made of.
         kind: the type of a single value, if words can give it.
         choices: words that stand for a value.
         several: it takes a sequence.
         fields: the dataclass that it takes, if no word stands for one: it is given field by field.
-        meaning: in a few words, with the choices.
+        meaning: in a few words, with the choices and the default.
     """
 
     def __init__(self, one: inspect.Parameter, meaning: str) -> None:
-        self.name, self.needed, self.default = one.name, one.default is one.empty, one.default
+        self.name, self.needed = one.name, one.default is one.empty
         self.by_place = one.kind is one.POSITIONAL_OR_KEYWORD
         self.parts = _parts(one.annotation)
         self.kind: Any = next((kind for kind in _IN_WORDS if kind in self.parts), None)
         self.choices = [part for part in self.parts if isinstance(part, str)]
         self.several = Sequence in self.parts or tuple in self.parts
-        self.fields: Any = str not in self.parts and next(filter(is_dataclass, self.parts), None)
+        whole = str not in self.parts and one.kind is not one.VAR_KEYWORD
+        self.fields: Any = whole and next(filter(is_dataclass, self.parts), None)
+        told = isinstance(one.default, str | int | float) and self.kind is not bool
+        default = f" [default: {one.default}]" if told else ""
         self.meaning = ": ".join(filter(None, [meaning.rstrip("."), ", ".join(self.choices)]))
+        self.meaning += " [needed]" if self.needed else default
 
     def read(self, given: Any, *, name: str) -> Any:
         """What words mean, or the values of a file.
@@ -80,11 +83,10 @@ class Argument:
         userdp.core.errors.UseError: --steps must be a whole number, got '1.5'
         """
         each = given if isinstance(given, list) else [given]
-        if self.several:
-            return tuple(self._one(one, name) for one in each)
-        if len(each) != 1:
-            raise UseError(f"{name} is given {'twice' if each else 'empty'}, and one is wanted")
-        return self._one(each[0], name)
+        if (self.needed and not each) or (len(each) != 1 and not self.several):
+            raise UseError(f"{name} is given {'twice' if each else 'no value'}, and one is wanted")
+        meant = tuple(self._one(one, name) for one in each)
+        return meant if self.several else meant[0]
 
     def _one(self, given: Any, name: str) -> Any:
         if given in self.choices:
@@ -104,8 +106,10 @@ def arguments_of(thing: Any) -> Iterator[Argument]:
     for one in inspect.signature(thing, eval_str=True).parameters.values():
         yield Argument(one, meanings.get(one.name, ""))
         if one.kind is one.VAR_KEYWORD:
-            for group in filter(inspect.isclass, get_args(one.annotation)[1:]):
-                yield from arguments_of(group)
+            groups = filter(inspect.isclass, get_args(one.annotation)[1:])
+            for argument in (each for group in groups for each in arguments_of(group)):
+                argument.fields = None  # given by whoever makes the group
+                yield argument
 
 
 def _parts(hint: Any) -> list[Any]:
@@ -117,9 +121,9 @@ def _parts(hint: Any) -> list[Any]:
 
 def _plain(kind: Any, given: Any) -> Any:
     """A word, or a value of TOML, as JSON has values of a kind."""
-    if not isinstance(given, str):
-        return str(given) if isinstance(given, date) else given
-    if kind is Path:  # no shell expands ~ in a file, nor in --out=~/store
-        return os.path.expanduser(given)  # noqa: PTH111 (an unknown ~name stays)
-    meant = float(given) if kind is float else json.loads(given) if kind in (int, bool) else given
-    return int(meant) if isinstance(meant, float) and meant.is_integer() else meant  # 1e3
+    if kind in (Path, date, str) and not isinstance(given, bool | dict):
+        # No shell expands ~ in a file, nor in --out=~/store.
+        return os.path.expanduser(str(given)) if kind is Path else str(given)  # noqa: PTH111
+    if isinstance(given, str):
+        given = float(given) if kind is float else json.loads(given)
+    return int(given) if isinstance(given, float) and given.is_integer() else given  # 1e3
