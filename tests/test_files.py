@@ -3,6 +3,7 @@
 import json
 import os
 import stat
+from functools import partial
 
 import pytest
 
@@ -113,12 +114,8 @@ def test_a_line_after_one_that_a_crash_cut_short_is_whole(tmp_path):
 @pytest.mark.parametrize("folder", [False, True], ids=["a new file", "a folder"])
 def test_a_second_holder_of_a_lock_is_refused(tmp_path, folder):
     path = tmp_path if folder else tmp_path / ".lock"
-    refusal = UseError("in use")
-    with (
-        files.exclusive(path, refusal=refusal),
-        pytest.raises(UseError, match="in use"),
-        files.exclusive(path, refusal=refusal),
-    ):
+    held = partial(files.exclusive, path, refusal=UseError("in use"))
+    with held(), pytest.raises(UseError, match="in use"), held():
         pass
-    with files.exclusive(path, refusal=refusal):
+    with held():
         pass

@@ -61,8 +61,6 @@ def test_make_private_refuses_before_it_charges_and_warns_in_between(store, tmp_
         pass
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        private_run(
-            model, sgd(model), store, large, out=tmp_path / "c", allow_large_delta=True
-        ).close()
-        make_private(model, sgd(model), store, large, out=tmp_path / "c", resume=True).close()
+        for how in ({"allow_large_delta": True}, {"resume": True}):
+            private_run(model, sgd(model), store, large, out=tmp_path / "c", **how).close()
         make_private(model, sgd(model), store, uls_plan(), out=tmp_path / "d").close()

@@ -22,6 +22,7 @@ from userdp.cli.app import run as userdp
 from userdp.core.stages import Progress
 from userdp.data.user_store import UserStore
 from userdp.plans import Plan
+from userdp.training.config import RunOptions
 from userdp.training.loop import train
 
 PLAN = uls_plan(cohort_size=10, group_size=2, steps=6, l2_clip_norm=1.0, noise_multiplier=1.0)
@@ -88,7 +89,7 @@ def begin(
     progress = Progress() if stop is None else StopAfter(stop)
     settings = dataclasses.replace(CONFIG, **config)
     try:
-        train(store, plan, settings, out=out, resume=resume, progress=progress)
+        train(store, plan, settings, out=out, options=RunOptions(resume=resume), progress=progress)
     except KeyboardInterrupt:
         if stop is None:
             raise

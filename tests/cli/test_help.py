@@ -1,17 +1,25 @@
 """The help of every command: made from its function, there at once, and ending in a line to run."""
 
+import inspect
 import re
 import subprocess
 import sys
+from collections import defaultdict
 from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
+import userdp
 from userdp.cli import output
 from userdp.cli.app import run
 from userdp.cli.command_line import HELP, NAMES, Command
+from userdp.commands.train import sections
+from userdp.core.annotations import arguments_of
 from userdp.sampling import SAMPLINGS
+from userdp.training import loop
+from userdp.training.open_run import Training
+from userdp.training.private_run import make_private
 
 PAGE = Path(__file__).parents[2] / "docs/how-to/command-line.md"
 LOADED = """
@@ -63,6 +71,16 @@ def test_train_shows_at_most_twenty_options_and_names_the_way_to_all_others(caps
     constants = {one.name for sampling in SAMPLINGS.values() for one in fields(sampling)}
     settings = Command("account", settings=True).spelled
     assert {f"sampling.{constant}" for constant in constants} <= settings.keys()
+
+
+def test_an_option_of_train_is_spelled_in_two_files_its_own_and_that_of_the_group_it_belongs_to():
+    groups = [one.of for one in sections().values() if not one.whole]
+    spelled = defaultdict(set)
+    for thing in (userdp.train, *groups, loop.train, make_private, Training):
+        for one in arguments_of(thing):
+            if not one.needed:
+                spelled[one.name].add(inspect.getfile(thing))
+    assert max(len(spelled[one.name]) for one in arguments_of(userdp.train)) == 2
 
 
 def test_the_programs_help_lists_every_command_under_its_heading(capsys, monkeypatch):

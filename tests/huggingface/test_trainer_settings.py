@@ -10,6 +10,7 @@ from tests.huggingface.toy import arguments, toy_model, trainer
 from tests.plans import uls_plan
 from userdp.core.errors import UseError
 from userdp.ledger import StoreLedger
+from userdp.training.config import PrivateOptions
 from userdp.training.huggingface.trainer import UserLevelMixin, UserLevelTrainer
 from userdp.training.huggingface.trainer_settings import SETTINGS, Setting, private_args
 
@@ -73,6 +74,12 @@ def test_the_steps_are_the_plans(tmp_path):
     assert (given.max_steps, given.max_grad_norm) == (-1, 1.0), "the caller's own are left alone"
     with pytest.raises(UseError, match=r"ask for 7 steps .* and the plan has 5"):
         taken(arguments(tmp_path, max_steps=7))
+
+
+@pytest.mark.parametrize("own", [{"micro_batch": 8}, {"resume": True}, {"dry_run": True}], ids=str)
+def test_memory_and_resuming_are_said_as_transformers_says_them(own):
+    with pytest.raises(UseError, match="in place of resume"):
+        UserLevelTrainer(None, None, plan=None, store=None, options=PrivateOptions(**own))
 
 
 class OwnLoss(Trainer):

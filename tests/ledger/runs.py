@@ -34,10 +34,9 @@ def new_store(path):
 
 def opened(folder, store, **options):
     """The run in ``folder``, begun or gone on with; nobody else may open it until it is closed."""
-    resume = options.pop("resume", (folder / "resume.json").exists())
+    usual = {"exact_log": True, "resume": (folder / "resume.json").exists()}
     names = ("identity", "facts", "train", "base", "slot")
     notes = {name: options.pop(name) for name in names if name in options}
-    options = PrivateOptions(**{"exact_log": True, **options})
     return open_run(
         Training(
             model=None,
@@ -45,8 +44,7 @@ def opened(folder, store, **options):
             store=store,
             plan=PLAN,
             out=folder,
-            resume=resume,
-            options=options,
+            options=PrivateOptions(**usual | options),
             **{"base": Lineage(), **notes},
         )
     )

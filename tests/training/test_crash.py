@@ -17,7 +17,7 @@ import userdp
 from tests.ledgers import unwritten
 from tests.plans import uls_plan
 from tests.training.processes import start
-from tests.training.toy import CONFIG, attempts, lines, sgd, take, weights
+from tests.training.toy import CONFIG, RESUMED, attempts, lines, sgd, take, weights
 from userdp.claims import claim
 from userdp.claims.weights import digest_of
 from userdp.core.errors import FailureError, Interrupted, UseError
@@ -101,11 +101,11 @@ def test_invariant_13_a_checkpoint_of_another_run_is_refused(store, stopped, mon
     shutil.copytree(other / "checkpoints", run / "checkpoints")
     if twin:
         monkeypatch.setattr(Checkpoints, "_is_ours", lambda *whatever: True)
-        train(store, PLAN, EACH_STEP, out=run, resume=True)
+        train(store, PLAN, EACH_STEP, out=run, options=RESUMED)
         assert claim(run).complete
         return
     with pytest.raises(FailureError, match="is not of this run"):
-        train(store, PLAN, EACH_STEP, out=run, resume=True)
+        train(store, PLAN, EACH_STEP, out=run, options=RESUMED)
     assert released_step(run) == 3, "nothing was taken from it, and nothing removed"
 
 
@@ -124,7 +124,7 @@ def test_a_kill_before_the_store_was_told_of_the_end_is_mended_by_resuming(
     assert is_finished(folder.path)
     assert (set(history.settled), history.released) == (set(), [])
     before = folder.ledger.read_bytes()
-    assert train(store, PLAN, CONFIG, out=folder.path, resume=True) is None
+    assert train(store, PLAN, CONFIG, out=folder.path, options=RESUMED) is None
     assert folder.ledger.read_bytes() == before, "no step was taken"
     history = StoreLedger(store.path).history()
     (released,) = history.released
@@ -132,7 +132,7 @@ def test_a_kill_before_the_store_was_told_of_the_end_is_mended_by_resuming(
     assert released.weights == digest_of(folder.model)
     assert released.lineage == claim(folder.path).lineage.plain
     with pytest.raises(UseError, match="finished"):
-        train(store, PLAN, CONFIG, out=folder.path, resume=True)
+        train(store, PLAN, CONFIG, out=folder.path, options=RESUMED)
     assert StoreLedger(store.path).history().lines == history.lines
     assert claim(store.path).complete
 
@@ -166,7 +166,7 @@ def test_invariant_7_the_charged_step_is_in_a_checkpoint_and_resume_goes_on(
     assert caught.value.resume
     assert released_step(run) == attempts(run) == 3
     assert not are_held()
-    train(store, SIX, RARELY, out=run, resume=True)
+    train(store, SIX, RARELY, out=run, options=RESUMED)
     assert attempts(run) == 6
     assert claim(run).guarantee == SIX.guarantee() == claim(store.path).guarantee
 

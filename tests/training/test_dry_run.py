@@ -20,8 +20,8 @@ def bytes_under(folder):
 @pytest.fixture
 def dried(store, tmp_path):
     def dried(model, name="run"):
-        how = {"out": tmp_path / name, "dry_run": True}
-        return userdp.make_private(model, sgd(model), store, PLAN, **how)
+        dry = userdp.PrivateOptions(dry_run=True)
+        return userdp.make_private(model, sgd(model), store, PLAN, out=tmp_path / name, options=dry)
 
     return dried
 

@@ -10,7 +10,16 @@ from safetensors.torch import load_file
 
 from tests.plans import uls_plan
 from tests.speed import fast_then_slow
-from tests.training.toy import CONFIG, attempts, lines, moved, tiny_gpt2, toy_model, toy_store
+from tests.training.toy import (
+    CONFIG,
+    RESUMED,
+    attempts,
+    lines,
+    moved,
+    tiny_gpt2,
+    toy_model,
+    toy_store,
+)
 from userdp.claims import claim
 from userdp.core.errors import UseError
 from userdp.core.vocabulary import NONE
@@ -47,7 +56,7 @@ def test_a_plain_run_resumed_from_its_checkpoint_ends_where_the_unbroken_one_doe
     config = dataclasses.replace(config, averaging=averaging)
     train(store, plan, config, out=tmp_path / "whole")
     run = stopped(plan, config, 5)
-    train(store, plan, config, out=run, resume=True)
+    train(store, plan, config, out=run, options=RESUMED)
     one, other = weights_of(tmp_path / "whole"), weights_of(run)
     assert one.keys() == other.keys()
     assert all(torch.equal(value, other[name]) for name, value in one.items())
@@ -62,7 +71,7 @@ def test_a_resumed_private_run_has_exactly_the_plans_attempts_and_its_epsilon(st
     how |= {"checkpoint_every": 3, "warmup_steps": 7, "activation_checkpointing": True}
     plan, config = uls_plan(steps=7), changed(**how)
     run = stopped(plan, config, 5)
-    train(store, plan, dataclasses.replace(config, micro_batch=2), out=run, resume=True)
+    train(store, plan, dataclasses.replace(config, micro_batch=2), out=run, options=RESUMED)
     assert attempts(run) == 7
     assert claim(run / "ledger.jsonl").guarantee == plan.guarantee()
     assert claim(store.path).guarantee == plan.guarantee()
@@ -85,7 +94,7 @@ def test_invariant_7_a_changed_configuration_or_base_refuses_to_resume(
     else:
         moved(model).save_pretrained(base)
     with pytest.raises(UseError, match=f"the {what} is not the one"):
-        train(store, uls_plan(), config, out=run, resume=True)
+        train(store, uls_plan(), config, out=run, options=RESUMED)
 
 
 @pytest.mark.slow

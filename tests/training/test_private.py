@@ -1,5 +1,7 @@
 """`make_private`: the loop of the README, what refuses it, and what it leaves in the ledgers."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -50,6 +52,7 @@ def test_leaving_early_keeps_the_whole_plan_reserved(store, begin, tmp_path):
 @pytest.mark.pitfall(number=8)
 def test_invariant_7_a_changed_store_plan_or_model_refuses_to_resume(begin, store, tmp_path, what):
     model, out, how = toy_model(store), tmp_path / "run", {"plan": PLAN}
+    resumed = PrivateOptions(resume=True)
     last = model.transformer.ln_f.weight.requires_grad_(False)
     with begin(model=model) as private:
         take(private, 1)
@@ -60,11 +63,11 @@ def test_invariant_7_a_changed_store_plan_or_model_refuses_to_resume(begin, stor
     elif what == "model":
         model.transformer.wpe.weight.requires_grad_(False)
     elif what == "selection":
-        how["options"] = PrivateOptions(selection="longest")
+        resumed = replace(resumed, selection="longest")
     else:
         last += 1
     with pytest.raises(UseError, match=f"the {what} (is|are) not"):
-        make_private(model, sgd(model), store, out=out, resume=True, **how)
+        make_private(model, sgd(model), store, out=out, options=resumed, **how)
     assert attempts(out) == 1
 
 

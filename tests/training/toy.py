@@ -23,11 +23,12 @@ from userdp.gradients import trainable_parameters
 from userdp.ledger import RunFolder
 from userdp.plans.proposal import as_plan, declared_users
 from userdp.training.causal_models import new_model
-from userdp.training.config import PrivateOptions, TrainConfig
+from userdp.training.config import PrivateOptions, RunOptions, TrainConfig
 from userdp.training.open_run import Training
 from userdp.training.private_run import PrivateRun, opened
 
 CONFIG = TrainConfig(model="new", layers=1, width=16, heads=2, learning_rate=0.01)
+RESUMED = RunOptions(resume=True)
 
 
 def cycles(users: int, seed: int = 0) -> dict[bytes, list[str]]:
@@ -124,7 +125,7 @@ def attempts(run: Path) -> int:
 
 def private_run(model, optimizer, store, plan, *, out, base=None, **options):
     """`make_private`, with each option by its name, and what the weights descend from."""
-    how = {name: options.pop(name) for name in ("loss", "micro_batch", "resume") if name in options}
+    how = {"loss": options.pop("loss")} if "loss" in options else {}
     people, where, options = opened(store), Path(out), PrivateOptions(**options)
     what = {"model": model, "optimizer": optimizer, "store": people, "plan": as_plan(plan)}
     training = Training(**what, out=where, base=base, options=options, **how)

@@ -154,9 +154,9 @@ def train(
         "epsilon": epsilon, "population": population, "delta": delta, "steps": steps,
         "cohort_size": cohort_size, "group_size": group_size, "l2_clip_norm": l2_clip_norm,
         "model": model, "lora_rank": lora_rank, "learning_rate": learning_rate,
-        "micro_batch": micro_batch, "device": device,
+        "micro_batch": micro_batch, "device": device, "resume": resume, "dry_run": dry_run,
     }  # fmt: skip
-    chosen, learned, run = _resolved(plan, folder, config, fields, resume=resume)
+    chosen, learned, run = _resolved(plan, folder, config, fields)
     # The plan is held against the store's adjacency in training.
     people = UserStore.open(Path(store), fixed_graph=True)
     if isinstance(chosen, PlainPlan):
@@ -164,15 +164,14 @@ def train(
             "training without privacy: the people in this store get no protection from this run, "
             "and no epsilon can be claimed for the store any more."
         )
-    elif not resume:
+    elif not run.resume:
         _announce_claim(people, chosen, learned, run)
-    how: dict[str, Any] = {"options": run, "resume": resume, "dry_run": dry_run}
+    how: dict[str, Any] = {"out": folder, "options": run, "users": declared_users(plan)}
     with joined() as world, shown(progress if world.rank == 0 else Progress()) as bar:
         if run.verify:
             world.on_rank_zero(lambda: require_intact(people, quick=False, progress=bar))
         begin = time.monotonic()
-        users = declared_users(plan)
-        dry = run_training(people, chosen, learned, out=folder, users=users, progress=bar, **how)
+        dry = run_training(people, chosen, learned, progress=bar, **how)
     if world.rank != 0:
         return None
     if dry is not None:
@@ -220,8 +219,6 @@ def _resolved(
     folder: Path,
     config: TrainConfig | None,
     fields: dict[str, Any],
-    *,
-    resume: bool,
 ) -> tuple[Plan | PlainPlan, TrainConfig, RunOptions]:
     """The plan, the configuration and the options: as given, or those of the resumed run."""
     from userdp.commands.progress import say
@@ -232,7 +229,7 @@ def _resolved(
     if "scores" in options:
         options["scores"] = Path(options["scores"])  # in Python it may be a text
     chosen, run = PlanFields(**planned), RunOptions(**options)
-    if resume and plan is None and not (chosen.given or plain):
+    if run.resume and plan is None and not (chosen.given or plain):
         plan, kept = _begun(folder)
         config = config or kept
     learned = TrainConfig(**learning) if config is None else changed(config, **learning)

@@ -188,8 +188,8 @@ class Silo:
             plan=steps,
             out=self.folder / RUN,
             loss=self._loss,
-            resume=RunFolder(self.folder / RUN).resume.exists(),
             options=PrivateOptions(
+                resume=RunFolder(self.folder / RUN).resume.exists(),
                 # A server may choose weights at which a batch rounds each gradient by who else is
                 # in the batch; and the drawn items must not decide what is asked of the model.
                 engine="reference",

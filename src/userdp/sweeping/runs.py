@@ -241,10 +241,10 @@ class _Sweep:
                     out=run.path,
                     options=RunOptions(
                         device=self.device,
+                        resume=run.begun,
                         slot=self.trials[number].slot,
                         allow_large_delta=True,  # whoever asked for the tuning has judged its plans
                     ),
-                    resume=run.begun,
                     progress=self.shown,
                 )
             if self.folder.begun.request.tuning is None and candidate.config.no_exact_log:

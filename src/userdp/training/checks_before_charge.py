@@ -186,7 +186,7 @@ def dry_run_of(of: Training, mechanism: StepMechanism) -> dict[str, Any]:
         FailureError: memory has no room for a pass of as many rows as were asked for.
     """
     plan = mechanism.plan
-    if of.resume:
+    if of.options.resume:
         raise UseError("a dry run is of a run that begins", hint="leave out --resume")
     require_intact(of.store)
     history = StoreLedger(of.store.path).history()

@@ -75,9 +75,16 @@ class UnsafeSeeds:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PrivateOptions:
-    """Settings of `userdp.make_private` that few callers change.
+    """How a loop of one's own runs: memory, files and permissions.
 
     Args:
+        micro_batch: most rows in one pass; memory, never privacy.
+        resume: go on with the interrupted run in the folder: the steps that its ledger does not
+            hold yet, with fresh cohorts and noise. Restoring the weights is the caller's part;
+            attempts whose update was lost stay charged.
+        dry_run: do all but charge and write: print noise, time and the claims that will result. The
+            run that is returned has these as its ``forecast``, takes no step and saves nothing, so
+            that the script goes through to its end.
         engine: how gradients are clipped, see `userdp.gradients.get_engine`; time, never privacy.
         selection: which of a user's examples train, see `userdp.data.selection`; fixed once for
             ELS, anew per step for ULS where it draws. A resumed run must share it.
@@ -93,6 +100,9 @@ class PrivateOptions:
         unsafe_seeds: FOR TESTS ONLY.
     """
 
+    micro_batch: int = 32
+    resume: bool = False
+    dry_run: bool = False
     engine: str = "auto"
     selection: str = Strategy.RANDOM
     scores: Path | None = None
@@ -117,6 +127,9 @@ class RunOptions:
             folder), wandb, mlflow, …; for the operator only.
         allow_large_delta: begin even where delta is not below 1 over the declared population (of
             users; of examples where no number of users is declared): a claim that says little.
+        resume: go on with the interrupted run: its remaining steps, from its last checkpoint; or
+            only settle it, where a kill came when all else was done.
+        dry_run: do all but charge and write: tell noise, time and the claims that will result.
         slot: the trial of a private selection, which pays for it; given only by a tuning.
     """
 
@@ -126,6 +139,8 @@ class RunOptions:
     scores: Path | None = None
     report_to: tuple[str, ...] = ()
     allow_large_delta: bool = False
+    resume: bool = False
+    dry_run: bool = False
     slot: str | None = None
 
 

@@ -76,8 +76,6 @@ def train(
     *,
     out: Path,
     options: RunOptions = _USUAL,
-    resume: bool = False,
-    dry_run: bool = False,
     users: int | None = None,
     progress: Progress | None = None,
     unsafe_seeds: UnsafeSeeds = _SECRET,
@@ -96,11 +94,8 @@ def train(
         store: the users.
         plan: a private plan, or a `PlainPlan` for a run without privacy.
         config: everything that privacy does not depend on.
-        out: the run's folder; new, unless ``resume``.
+        out: the run's folder; new, unless it is resumed.
         options: how this call carries it out.
-        resume: continue an interrupted run: its remaining steps, from its last checkpoint; or only
-            settle it, where a kill came when all else was done.
-        dry_run: do all but charge and write; see `userdp.make_private`.
         users: that were declared beside the plan, if it does not say it.
         progress: shows how many steps are done.
         unsafe_seeds: FOR TESTS ONLY.
@@ -120,7 +115,7 @@ def train(
     if folder.begun:
         stopped = Interrupted("before the next step", resume=True)
     with interrupts.on_interrupt(stopped):
-        ended = resume and not dry_run
+        ended = options.resume and not options.dry_run
         if ended and world.on_rank_zero(lambda: settle_finished(folder, StoreLedger(store.path))):
             return None  # all that a kill left to do
 
@@ -150,9 +145,9 @@ def train(
             plan=plan,
             out=out,
             loss=build_loss(config, model),
-            micro_batch=config.micro_batch,
-            resume=resume,
             options=PrivateOptions(
+                micro_batch=config.micro_batch,
+                resume=options.resume,
                 engine=config.engine,
                 selection=config.selection,
                 scores=options.scores,
@@ -169,7 +164,7 @@ def train(
         )
         private = isinstance(plan, Plan)
         run = PrivateRun(training, users=users) if private else PlainRun(training, seed=config.seed)
-        if dry_run:
+        if options.dry_run:
             if isinstance(run, PlainRun):
                 raise UseError("a run without privacy has no claim to foretell by --dry-run")
             return dry_run_of(run.described(), run.mechanism)

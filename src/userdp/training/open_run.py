@@ -63,10 +63,8 @@ class Training:
         optimizer: over exactly those parameters.
         store: whose training split is read, and whose people are charged.
         plan: of the run; a `PlainPlan` trains without privacy.
-        out: the run's folder; new, unless ``resume``.
+        out: the run's folder; new, unless it is resumed.
         loss: per-row loss.
-        micro_batch: most rows in one pass; memory, never privacy.
-        resume: go on with the interrupted run in ``out``.
         options: of the run; with test seeds it may claim nothing.
         identity: digests of anything else that a resumed run must share; kept operator-only.
         facts: public constants to note in the ledger's first line.
@@ -89,8 +87,6 @@ class Training:
     plan: Plan | PlainPlan
     out: Path
     loss: Loss = causal_lm_loss
-    micro_batch: int = 32
-    resume: bool = False
     options: PrivateOptions = field(default_factory=PrivateOptions)
     identity: Mapping[str, str] = field(default_factory=dict)
     facts: Mapping[str, Any] = field(default_factory=dict)
@@ -196,7 +192,7 @@ class OpenRun:
             "slot that pays": of.slot or "none",
         }
         self.record = RunRecord.find(of.out)
-        self.kept = self._resumable() if of.resume else self._unused()
+        self.kept = self._resumable() if of.options.resume else self._unused()
         self.run_id = self.kept.run_id
 
     def begin(self) -> None:
@@ -214,9 +210,9 @@ class OpenRun:
             # Asked before anything is written here: what a copy holds must stay what it was, and a
             # folder whose charge is refused too.
             follow(history, lines)
-            if self.plan is not None and not self.of.resume:
+            if self.plan is not None and not self.of.options.resume:
                 self.plan.save(folder.plan)
-            if self.of.train is not None and not self.of.resume:
+            if self.of.train is not None and not self.of.options.resume:
                 files.write_file(folder.train, train_toml(self.of.train).encode())
             resume = replace(
                 kept,

@@ -91,9 +91,6 @@ def make_private(
     *,
     out: str | os.PathLike[str],
     loss: Loss = causal_lm_loss,
-    micro_batch: int = 32,
-    resume: bool = False,
-    dry_run: bool = False,
     options: PrivateOptions = _USUAL,
 ) -> PrivateRun:
     """Reserve ``plan`` in the store's ledger and open a run; iterate over it to train.
@@ -116,18 +113,12 @@ def make_private(
         store: the user store, or where it is; its training split is read.
         plan: sampler, clip, noise, denominator and number of steps; or a proposal of `userdp.plan`,
             or the file of either.
-        out: the run's folder; new, unless ``resume``.
+        out: the run's folder; new, unless the run is resumed.
         loss: per-row loss that couples no two rows and keeps nothing from pass to pass; over a
             store with a loss mask (conversations) it must take ``targets`` too, see
             `userdp.gradients.MaskedLoss`.
-        micro_batch: most rows in one pass; memory, never privacy.
-        resume: go on with the interrupted run in ``out``: the steps that its ledger does not hold
-            yet, with fresh cohorts and noise. Restoring the weights is the caller's part; attempts
-            whose update was lost stay charged.
-        dry_run: do all but charge and write: print noise, time and the claims that will result.
-            The run that is returned has these as its ``forecast``, takes no step and saves nothing,
-            so that the script goes through to its end.
-        options: settings that few callers change.
+        options: the size of a pass, whether the run is resumed or only foretold, and choices that
+            few callers make.
 
     Raises:
         UseError: δ is 1 over the declared population or more, the plan's adjacency is not the
@@ -147,13 +138,11 @@ def make_private(
             plan=as_plan(plan),
             out=Path(out),
             loss=loss,
-            micro_batch=micro_batch,
-            resume=resume,
             options=options,
         ),
         users=declared_users(plan),
     )
-    if not dry_run:
+    if not options.dry_run:
         return run.open()
     run.forecast = dry_run_of(run.described(), run.mechanism)
     print(dry_run_in_words(run.forecast))
@@ -208,7 +197,7 @@ class PrivateRun:
         require_same_parameters(model, optimizer)
         require_free(model)
         require_uncoupled(model)
-        if not of.resume:  # a run that diverged may go on, to be settled
+        if not of.options.resume:  # a run that diverged may go on, to be settled
             require_finite(noted_place(model), model)
             require_saveable(model)
             warn(warning_of_half_precision(model))
@@ -216,7 +205,7 @@ class PrivateRun:
 
         # Is the plan one for this store?
         require_covered(store, plan)
-        if not (of.resume or of.options.allow_large_delta):
+        if not (of.options.resume or of.options.allow_large_delta):
             budget = StoreLedger(store.path).history().budget
             total = budget.filter.delta if budget else 0.0
             warn(plan_with_small_delta(plan, users=users, total_delta=total))
@@ -233,7 +222,7 @@ class PrivateRun:
         self._world.broadcast_model(model)
         require_fit_for_steps(of, mechanism)
 
-        self._weights = KnownWeights(model, resumes=of.resume)
+        self._weights = KnownWeights(model, resumes=of.options.resume)
         if of.train is None and self._weights.frozen is not None:
             self._identity["frozen weights"] = self._weights.frozen  # `userdp train` compares it
         self.forecast: dict[str, Any] | None = None  # of a dry run, which takes no step

@@ -107,7 +107,7 @@ class StepMechanism:
         self.rows_of_a_unit = plan.sampling.group_size if plan.sampling.by_user else 1
         expected = plan.denominator * self.rows_of_a_unit / world.size
         fewest = max(self.rows_of_a_unit, math.ceil(expected / _FILLED))
-        self.micro_batch = min(require_count("micro_batch", of.micro_batch), fewest)
+        self.micro_batch = min(require_count("micro_batch", of.options.micro_batch), fewest)
         self.sharded = bool(sharded_parts(of.model))
         self.engine = sharded.clipped_sum if self.sharded else get_engine(of.options.engine)
         self.scattered = any(map(is_sharded, trainable_parameters(of.model).values()))

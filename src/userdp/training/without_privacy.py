@@ -79,7 +79,7 @@ class PlainRun(AbstractContextManager["PlainRun"]):
         of = self._of
         described = replace(
             of,
-            options=PrivateOptions(exact_log=True),
+            options=PrivateOptions(exact_log=True, resume=of.options.resume),
             identity={"training length": canonical(self.plan), **of.identity},
             train={"plain": encode(self.plan), **(of.train or {})},
         )
@@ -108,8 +108,8 @@ class PlainRun(AbstractContextManager["PlainRun"]):
         for parameter in parameters:
             parameter.grad = None
         total = 0.0
-        for at in range(0, len(rows), self._of.micro_batch):
-            here = slice(at, at + self._of.micro_batch)
+        for at in range(0, len(rows), self._of.options.micro_batch):
+            here = slice(at, at + self._of.options.micro_batch)
             losses = losses_of(self._of.loss, self._of.model, units, here)
             mean = (losses * targets[here]).sum() / targets.sum().clamp(min=1)
             mean.backward()  # type: ignore[no-untyped-call]

@@ -101,7 +101,8 @@ class UserLevelMixin(Trainer):  # type: ignore[misc]  # transformers leaves its 
         loss: per-row loss, see `userdp.make_private`.
         public_eval: ``eval_dataset`` is nobody's private text: it may be evaluated on during
             training, and its numbers may be logged and may choose a checkpoint.
-        options: see `userdp.make_private`; the exact numbers are always in ``operator.jsonl``.
+        options: see `userdp.make_private`; the exact numbers are always in ``operator.jsonl``, and
+            the size of a pass and resuming are said as `transformers` says them.
         trainer_options: all other arguments of the trainer.
 
     Attributes:
@@ -128,6 +129,11 @@ class UserLevelMixin(Trainer):  # type: ignore[misc]  # transformers leaves its 
         options: PrivateOptions = _USUAL,
         **trainer_options: Any,
     ) -> None:
+        if options != replace(options, micro_batch=_USUAL.micro_batch, resume=False, dry_run=False):
+            raise UseError(
+                "a trainer has per_device_train_batch_size in place of micro_batch, and "
+                "train(resume_from_checkpoint=True) in place of resume; it has no dry run"
+            )
         self._proposal, self._plan = plan, as_plan(plan)
         self._loss, self._options = loss, replace(options, exact_log=True)
         self._private: PrivateRun | None = None
@@ -251,6 +257,7 @@ class UserLevelMixin(Trainer):  # type: ignore[misc]  # transformers leaves its 
         if self._public_data is not None:
             declared = Condition(kind=ConditionKind.EVALUATION, told="eval_dataset")
             base += Lineage(conditions=(declared,))
+        batch = self.args.per_device_train_batch_size
         training = Training(
             model=self.model,
             optimizer=cast(Any, self.optimizer).optimizer,  # in a wrapper of accelerate's
@@ -258,9 +265,7 @@ class UserLevelMixin(Trainer):  # type: ignore[misc]  # transformers leaves its 
             plan=self._plan,
             out=Path(self.args.output_dir),
             loss=self._loss,
-            micro_batch=self.args.per_device_train_batch_size,
-            resume=self._resumes,
-            options=self._options,
+            options=replace(self._options, micro_batch=batch, resume=self._resumes),
             identity=identity,
             facts={"trainer": f"{type(self).__name__}, transformers {transformers.__version__}"},
             base=base,
