@@ -16,14 +16,8 @@ from userdp.core.vocabulary import (
     round_up,
 )
 
-CLAIM = {
-    "epsilon": 2.0,
-    "delta": 1e-6,
-    "unit": PrivacyUnit.USER,
-    "adjacency": Adjacency.ADD_OR_REMOVE,
-    "sampling": "users",
-    "accountant": "contour",
-}
+CLAIM = {"epsilon": 2.0, "delta": 1e-6, "sampling": "users", "accountant": "contour"}
+CLAIM |= {"unit": PrivacyUnit.USER, "adjacency": Adjacency.ADD_OR_REMOVE}
 
 
 @pytest.mark.parametrize(

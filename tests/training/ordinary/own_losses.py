@@ -1,5 +1,6 @@
 """Losses of one's own."""
 
+from dataclasses import dataclass
 from functools import partial
 
 import pandas as pd
@@ -44,6 +45,14 @@ class AsAModule(nn.Module):
         return row_means(losses, lengths)
 
 
+@dataclass
+class OfADataclass:
+    smoothing: float
+
+    def __call__(self, model, input_ids, lengths):
+        return label_smoothing(model, input_ids, lengths, self.smoothing)
+
+
 def in_bfloat16_autocast(model, input_ids, lengths):
     with torch.autocast("cpu", dtype=torch.bfloat16):
         logits = model(input_ids)
@@ -69,6 +78,7 @@ for a_loss, expected in (
     bodies(expected, a_loss, **{a_loss.__name__: MinGPT})
 bodies(BATCHES, partial(label_smoothing, smoothing=0.2), a_partial=MinGPT)
 bodies(BATCHES, AsAModule(), a_loss_that_is_a_module=MinGPT)
+bodies(BATCHES, OfADataclass(0.2), a_loss_that_is_a_dataclass=MinGPT)
 
 
 @script(BATCHES)

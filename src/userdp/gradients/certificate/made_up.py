@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar, cast
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
+from torch.utils.weak import WeakIdKeyDictionary
 
 from userdp.core.errors import UseError, ran_out_of_memory
 from userdp.gradients.losses import Loss
@@ -72,8 +73,8 @@ class Answers(Generic[T]):
     _all: ClassVar[list[Answers[Any]]] = []
 
     def __init__(self) -> None:
-        self._known: WeakKeyDictionary[nn.Module, WeakKeyDictionary[Any, dict[Any, T]]]
-        self._known = WeakKeyDictionary()
+        # By the model, and then by the loss, which may be of a dataclass and then has no hash.
+        self._known: Any = WeakKeyDictionary()
         self._all.append(self)
 
     @classmethod
@@ -92,7 +93,8 @@ class Answers(Generic[T]):
         """By whatever else the answer hangs on."""
         if model not in _hooks:
             _hooks[model] = hook_numbers(model)
-        return self._known.setdefault(model, WeakKeyDictionary()).setdefault(loss, {})
+        known = self._known.setdefault(model, WeakIdKeyDictionary())
+        return cast(dict[Any, T], known.setdefault(loss, {}))
 
 
 def circumstances(
