@@ -95,7 +95,7 @@ def require_small_delta(
     raise UseError(
         what,
         hint=f"give --delta {rule} (n^-1.1) or less; for a toy, --allow-large-delta (of train, "
-        "--set run.allow_large_delta=true)",
+        "--set run.allow_large_delta=true; federate has none)",
     )
 
 
