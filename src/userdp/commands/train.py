@@ -281,4 +281,5 @@ def _announce_claim(people: UserStore, plan: Plan, learned: TrainConfig, run: Ru
     history, base = StoreLedger(people.path).history(), lineage_of_model(people, name=learned.model)
     to_come = foreseen(history, plan, base=base + lineage_of_text(people))
     if run.slot is None and (len(to_come["parts"]) > 1 or history.budget is not None):
-        say(f"The model will claim {foreseen_in_words(to_come)}.")
+        free = "" if run.dry_run else " A trial costs nothing by --dry-run, or on public text."
+        say(f"The model will claim {foreseen_in_words(to_come)}.{free}")
