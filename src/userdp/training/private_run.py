@@ -80,7 +80,7 @@ from userdp.training.released_model import (
 )
 from userdp.training.step_mechanism import NoExactLog, Step, StepMechanism, device_of
 
-_USUAL = PrivateOptions()
+_USUAL, _RESUMED = PrivateOptions(), "PrivateOptions(resume=True)"
 
 
 def make_private(
@@ -300,7 +300,7 @@ class PrivateRun:
             if signals is not None and self._world.any(signals.heard):
                 place = f"after step {self.done}" if self.done else "before step 1"
                 signals.heard = False
-                raise Interrupted(f"{place} of {self.plan.steps}", resume=True)
+                raise Interrupted(f"{place} of {self.plan.steps}", resume=_RESUMED)
             moved = None if self._moved else movement_since(self._of.model, self._of.optimizer)
             with self._held.own_passes():
                 step = self._step()
