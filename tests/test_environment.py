@@ -1,4 +1,7 @@
-"""Idle threads of OpenMP sleep where the command line computes, unless the user chose otherwise."""
+"""Idle threads of OpenMP sleep where the command line computes, unless the user chose otherwise.
+
+And a locale without ε stops no answer.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ sys.argv = ["userdp", "--version"]
 try:
     main()
 finally:
-    print(os.environ["OMP_WAIT_POLICY"], os.environ.get("GOMP_SPINCOUNT"))
+    print(os.environ["OMP_WAIT_POLICY"], os.environ.get("GOMP_SPINCOUNT"), chr(0x3b5))
 """
 """OpenMP reads its variables once, when torch is loaded."""
 
@@ -28,12 +31,12 @@ finally:
     ("chosen", "said"), [({}, "PASSIVE 0"), ({"OMP_WAIT_POLICY": "ACTIVE"}, "ACTIVE None")]
 )
 def test_the_command_line_has_idle_threads_sleep_before_torch_loads(chosen, said):
-    environment = {k: v for k, v in os.environ.items() if k not in PASSIVE_WAITING}
+    environment = {k: v for k, v in os.environ.items() if k not in PASSIVE_WAITING} | chosen
     done = subprocess.run(
         [sys.executable, "-c", LOADING_TORCH],
-        env={**environment, **chosen}, capture_output=True, text=True, check=True,
+        env={**environment, "PYTHONIOENCODING": "ascii"}, capture_output=True, text=True, check=True,
     )  # fmt: skip
-    assert done.stdout.splitlines()[-1] == said
+    assert done.stdout.splitlines()[-1] == rf"{said} \u03b5"
 
 
 def test_a_caller_with_spinning_threads_is_warned_and_nobody_else(monkeypatch):

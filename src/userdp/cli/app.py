@@ -15,6 +15,7 @@ import sys
 import warnings
 from collections.abc import Sequence
 from contextlib import suppress
+from typing import Any, cast
 
 from userdp.cli.command_line import COMMON, HELP, Command, command_of
 from userdp.commands.progress import say
@@ -68,6 +69,7 @@ def main() -> None:
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # cleans up, as Ctrl-C does
     # `peft` loads it wherever it is installed, and it then misses kernels that nothing here uses.
     logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
+    cast(Any, sys.stdout).reconfigure(errors="backslashreplace")  # ε in Latin-1, say
     status = run(sys.argv[1:])
     try:
         sys.stdout.flush()
@@ -88,10 +90,9 @@ def say_how_to_go_on(error: BaseException, command: str | None, arguments: Seque
         return
     stopped = error if isinstance(error, Interrupted) else Interrupted("")
     goes_on = stopped.resume and command and "resume" in Command(command).spelled
-    more = ["--resume"] if goes_on and "--resume" not in arguments else []
+    line = [*arguments, *(["--resume"] if goes_on and "--resume" not in arguments else [])]
     way = "go on with" if goes_on else "run it again"
-    place = f"interrupted {stopped.place}".strip()
-    say(f"{place}; {way}: userdp {shlex.join([*arguments, *more])}")
+    say(f"interrupted {stopped.place}".strip() + f"; {way}: userdp {shlex.join(line)}")
 
 
 if __name__ == "__main__":
