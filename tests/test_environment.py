@@ -31,10 +31,10 @@ finally:
     ("chosen", "said"), [({}, "PASSIVE 0"), ({"OMP_WAIT_POLICY": "ACTIVE"}, "ACTIVE None")]
 )
 def test_the_command_line_has_idle_threads_sleep_before_torch_loads(chosen, said):
-    environment = {k: v for k, v in os.environ.items() if k not in PASSIVE_WAITING} | chosen
+    kept = {k: v for k, v in os.environ.items() if k not in PASSIVE_WAITING} | chosen
     done = subprocess.run(
         [sys.executable, "-c", LOADING_TORCH],
-        env={**environment, "PYTHONIOENCODING": "ascii"}, capture_output=True, text=True, check=True,
+        env={**kept, "PYTHONIOENCODING": "ascii"}, capture_output=True, text=True, check=True,
     )  # fmt: skip
     assert done.stdout.splitlines()[-1] == rf"{said} \u03b5"
 
