@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from typing import Any
+from warnings import catch_warnings
 
 import torch
 from torch import nn
@@ -39,7 +40,8 @@ def choose_trained(model: nn.Module, config: TrainConfig) -> nn.Module:
         # GPT-2 stores its linear layers transposed.
         fan_in_fan_out=any(type(module).__name__ == "Conv1D" for module in model.modules()),
     )
-    with torch.random.fork_rng(devices=[]):
+    # `peft` asks models of `transformers` for what these call by another name by now.
+    with torch.random.fork_rng(devices=[]), catch_warnings(action="ignore", category=FutureWarning):
         torch.manual_seed(config.seed)
         try:
             wrapped: nn.Module = peft.get_peft_model(model, settings)
