@@ -59,5 +59,5 @@ def test_output_that_nobody_takes_ends_in_no_traceback(place, line, unbuffered):
 def test_a_terminal_obeys_no_text_and_no_path_is_cut(monkeypatch, capsys):
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
     monkeypatch.setenv("COLUMNS", "20")
-    show_answer({"in": f"{'a/' * 15} \x1b[31m"}, "members", json=False)
-    assert capsys.readouterr().out == f"in\n{'a/' * 15}\n\ufffd[31m\n"
+    show_answer({"in": f"{'a-/' * 10} \x1b[31m"}, "members", json=False)
+    assert capsys.readouterr().out == f"in\n{'a-/' * 10}\n\ufffd[31m\n"

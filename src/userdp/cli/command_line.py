@@ -14,7 +14,7 @@ import re
 import textwrap
 import tomllib
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
@@ -28,7 +28,8 @@ HELP = Path(__file__).with_name("help.txt").read_text(encoding="utf-8").strip()
 """What ``userdp --help`` prints."""
 NAMES = tuple(re.findall(r"(?m)^  (\w+(?: \w+)?)  ", HELP))
 """All commands, as they are typed."""
-_OF_OTHER_TOOLS = {"batch_size": "micro_batch", "lr": "learning_rate"}
+_ALIASES = {"batch_size": "micro_batch", "lr": "learning_rate"}
+"""As other tools call an option, and ours."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -52,7 +53,7 @@ class Parser(argparse.ArgumentParser):
 
 COMMON = Parser()
 """Options of every command, which may stand anywhere on the line."""
-COMMON.add_argument("--config", type=Path, default=None)
+COMMON.add_argument("--config", action="append", default=[], type=Path)
 COMMON.add_argument("--set", action="append", default=[])
 for _flags in ("--help -h", "--json", "--settings", "--version"):
     COMMON.add_argument(*_flags.split(), action="store_true", default=False)
@@ -120,25 +121,24 @@ class Command(Parser):
         shape |= {"dest": self._goes_to[name], "help": one.meaning.replace("%", "%%")}
         group.add_argument(*([] if first else [f"--{option}"]), **shape).required = False
 
-    def arguments(self, words: Sequence[str], file: Path | None = None) -> dict[str, Any]:
-        """What the words of a line, and the command's section of a file, give to its function.
+    def arguments(self, words: Sequence[str], files: Sequence[Path] = ()) -> dict[str, Any]:
+        """What the words of a line, and the command's section of files, give to its function.
 
         Args:
             words: those behind the command; settings as ``--section.field=value``.
-            file: of ``--config``. The line overrides it.
+            files: of ``--config``, which add up. The line overrides them.
 
         Raises:
             UseError: something is misspelt, missing, given twice or of another kind.
         """
-        in_file = {} if file is None else values_in(file, self.name)
+        given = defaultdict[str, list[Any]](list)
+        for source, name, value in (one for file in files for one in values_in(file, self.name)):
+            if name not in self.spelled:
+                raise self._no_option(f"--{name.replace('_', '-')}", where=f"{source}: ")
+            given[self._goes_to[name]] += value if isinstance(value, list) else [value]
         read, stray = self.parse_known_args(words)
-        if strange := [one for one in in_file if one not in self.spelled]:
-            raise self._no_option(f"--{strange[0].replace('_', '-')}", where=f"{file}: ")
         if stray:
             raise self._no_option(stray[0].partition("=")[0])
-        given = defaultdict[str, list[Any]](list)
-        for name, value in in_file.items():
-            given[self._goes_to[name]] += value if isinstance(value, list) else [value]
         given |= vars(read)
         absent = [known for name, known in self._known.items() if name not in given]
         if missing := [told for one, told in absent if one.needed and "." not in told]:
@@ -153,30 +153,31 @@ class Command(Parser):
     def _no_option(self, word: str, where: str = "") -> UseError:
         """The refusal of a word of a line, or of a key of a file, that is none of the options."""
         known = {one.rpartition(".")[2]: told for one, told in reversed(self.spelled.items())}
-        known |= {one: f"--{one}" for one in ("config", "help", "json")}
-        known |= {other: known[own] for other, own in _OF_OTHER_TOOLS.items() if own in known}
+        known |= {one: f"--{one}" for one in ("config", "help", "json") if not where}
+        others = {} if "." in word else _ALIASES
+        known |= {other: known[own] for other, own in others.items() if own in known}
         field = word.removeprefix("--").replace("-", "_").rpartition(".")[2]
-        hint = f"{likely(field, known)}see `{self.prog} --help`"
-        return UseError(f"{where}{self.prog} has no option {word}", hint=hint)
+        kind = "option" if word.startswith("-") else "place for"
+        hint = f"{likely(field, known) if kind == 'option' else ''}see `{self.prog} --help`"
+        return UseError(f"{where}{self.prog} has no {kind} {word}", hint=hint)
 
 
-def values_in(file: Path, command: str) -> dict[str, Any]:
-    """What a file of ``--config`` says to a command, by the names of its arguments."""
+def values_in(file: Path, command: str) -> Iterator[tuple[Path, str, Any]]:
+    """What a file of ``--config`` says to a command: the file, an argument's name, a value."""
     hint = "it is a TOML file with a section for each command, as [train]"
     try:
-        sections = tomllib.loads(file.read_text(encoding="utf-8-sig"))
+        sections = tomllib.loads(file.expanduser().read_text(encoding="utf-8-sig"))
     except (OSError, ValueError) as error:
-        raise UseError(f"--config {file} cannot be read as TOML: {error}", hint=hint) from error
+        raise UseError(f"--config {file} cannot be read: {error}", hint=hint) from error
     if isinstance(sections.get("store"), dict):
         sections |= {f"store {one}": given for one, given in sections.pop("store").items()}
     for one in (one for one in sections if one not in NAMES or not isinstance(sections[one], dict)):
-        message = f"--config {file} has {one}, which is no section of a command that could read it"
-        raise UseError(message, hint=likely(one, {name: f"[{name}]" for name in NAMES}) + hint)
-    given = dict[str, Any]()
+        known = {name: f"[{name.replace(' ', '.')}]" for name in NAMES}
+        message = f"--config {file} has {one}, and no command has a section of that name"
+        raise UseError(message, hint=likely(one, known) + hint)
     for key, value in sections.get(command, {}).items():
-        table = value if isinstance(value, dict) else {"": value}
-        given |= {f"{key}.{field}".strip("."): one for field, one in table.items()}
-    return {key.replace("-", "_"): value for key, value in given.items()}
+        for field, one in (value if isinstance(value, dict) else {"": value}).items():
+            yield file, f"{key}.{field}".strip(".").replace("-", "_"), one
 
 
 def command_of(words: Sequence[str]) -> str:
@@ -185,5 +186,5 @@ def command_of(words: Sequence[str]) -> str:
     if name in NAMES:
         return name
     known = {one.split()[-1]: f"`userdp {one}`" for one in NAMES}
-    hint = f"{likely(name.split()[-1], known)}see `userdp --help`"
+    hint = f"{likely(name.rpartition(' ')[2], known)}see `userdp --help`"
     raise UseError(f"there is no command {name!r}", hint=hint)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json as json_library
 import re
-import shutil
 import sys
 import textwrap
 from collections.abc import Iterator, Mapping
+from shutil import get_terminal_size
 from typing import Any
 
 from jinja2 import PackageLoader
@@ -36,8 +36,8 @@ def show_answer(answer: Any, command: str, *, json: bool) -> int:
     values = plain(answer)
     lines = [json_library.dumps(values, allow_nan=False)] if json else in_words(answer, command)
     if sys.stdout.isatty() and not json:
-        width = shutil.get_terminal_size().columns
-        lines = (textwrap.fill(visible(one), width, break_long_words=False) for one in lines)
+        how: Any = {"break_long_words": False, "break_on_hyphens": False}
+        lines = (textwrap.fill(visible(one), get_terminal_size().columns, **how) for one in lines)
     print(*lines, sep="\n")
     return int(False in (values.get("ok"), values.get("passed")))
 

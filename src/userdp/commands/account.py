@@ -77,8 +77,11 @@ def account(
     Raises:
         UseError: something is missing, is said twice or says nothing.
     """
-    own = {"group_size": group_size, "sampling_probability": sampling_probability}
-    constants |= {name: one for name, one in {"kind": sampling, **own}.items() if one is not None}
+    own = {"kind": sampling, "group_size": group_size, "sampling_probability": sampling_probability}
+    said = {name: one for name, one in own.items() if one is not None}
+    if twice := said.keys() & constants.keys():
+        raise UseError(f"sampling.{min(twice)} is given twice")
+    constants |= said
     if ledger is not None:
         options = (steps, noise_multiplier, epsilon, population, accountant, *constants.values())
         if proof or any(one is not None for one in options):

@@ -110,9 +110,8 @@ def evaluate(
         how: dict[str, Any] = {"with_base": base, "device": device, "progress": bar}
         if epsilon is not None:
             how |= {"epsilon": epsilon, "batch": micro_batch, **bounds}
-            released = release_evaluation(
-                path, people, (splits or [Split.HELD_OUT_USERS])[0], **how
-            )
+            part = (splits or [Split.HELD_OUT_USERS])[0]
+            released = release_evaluation(path, people, part, **how)
             return {"run": path, "operator_only": False, **released}
         how["most_users"] = most_users
         if personalize:

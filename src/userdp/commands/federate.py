@@ -79,7 +79,8 @@ def federate(
         deployment: only make the folders and the Flower app for silos on machines of their own; by
             default the silos take turns on this machine.
         device: where the silos compute here, and the model is measured: auto, cpu, cuda or cuda:N.
-        resume: go on with the interrupted federation in out, by the plan that lies there.
+        resume: go on with the interrupted federation in out, by the plan that lies there; the
+            rest of the line stays as it was.
         progress: receives the progress; by default a bar, or lines where stderr is no terminal.
         fields: of `userdp.federated.algorithms.Declared`, such as ``items_per_silo``; of the model,
             such as ``lora_rank``; and of `InputOptions`, such as ``user``.

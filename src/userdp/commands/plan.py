@@ -108,9 +108,9 @@ def plan(
         "--norms-out and --set measure.… are of norms that are measured: add --model MODEL, "
         "whose norms they are": model is None and (norms_out is not None or measure is not None),
         "norms under DP are paid for once, and a plan that fails would lose them: add "
-        "--norms-out norms.json": measures
-        and norms_out is None
+        "--norms-out norms.json": measures and norms_out is None
         and who.source is Provenance.DP_RELEASE,
+        "measure.source=declared measures nobody": measures and who.source is Provenance.DECLARED,
     })  # fmt: skip
     if measures:
         declared = goals.get("population") if who.source is Provenance.DP_RELEASE else None

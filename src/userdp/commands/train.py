@@ -209,7 +209,7 @@ def sections() -> dict[str, Section]:
         "clip": Section(of=Clip, without=("l2_norm",), whole=dict),
         "adaptation": Section(of=AdaptiveClipping, whole=dict),
         "learning": Section(of=TrainConfig),
-        "run": Section(of=RunOptions),
+        "run": Section(of=RunOptions, without=("resume", "dry_run")),
         "plain": Section(of=PlainPlan, whole=dict),
     }
 

@@ -59,7 +59,7 @@ class Argument:
         self.several = Sequence in self.parts or tuple in self.parts
         whole = str not in self.parts and one.kind is not one.VAR_KEYWORD
         self.fields: Any = whole and next(filter(is_dataclass, self.parts), None)
-        told = isinstance(one.default, str | int | float) and self.kind is not bool
+        told = isinstance(one.default, str | int | float) and one.default is not False
         default = f" [default: {one.default}]" if told else ""
         self.meaning = ": ".join(filter(None, [meaning.rstrip("."), ", ".join(self.choices)]))
         self.meaning += " [needed]" if self.needed else default
@@ -124,6 +124,7 @@ def _plain(kind: Any, given: Any) -> Any:
     if kind in (Path, date, str) and not isinstance(given, bool | dict):
         # No shell expands ~ in a file, nor in --out=~/store.
         return os.path.expanduser(str(given)) if kind is Path else str(given)  # noqa: PTH111
-    if isinstance(given, str):
-        given = float(given) if kind is float else json.loads(given)
+    # 20_000 is written as in Python; 20.000, twenty thousand to some and twenty to others, is none.
+    if isinstance(given, str) and not (kind is int and "." in given):
+        given = float(given) if kind is float else json.loads(given.replace("_", ""))
     return int(given) if isinstance(given, float) and given.is_integer() else given  # 1e3

@@ -136,8 +136,11 @@ def as_ours(error: UserdpError | OSError) -> UserdpError:
     where = f" ({error.filename})" if error.filename else ""
     return FailureError(
         f"the machine refused: {error.strerror or error}{where}",
-        hint="check the disk, free some space there, or choose another place with --out",
+        hint=None if isinstance(error, BrokenPipeError) else _DISK,
     )
+
+
+_DISK = "check the disk, free some space there, or choose another place with --out"
 
 
 class Interrupted(KeyboardInterrupt):

@@ -69,7 +69,12 @@ class LanguageModel(ModelSpec):
 
     Args:
         model: "bundled", "new", or a folder of a Hugging Face model, the same in every silo.
-        layers, width, heads: of a new model.
+        vocab_size: of the tokenizer.
+        seq_len: most tokens of an example.
+        seed: of the model's first weights.
+        layers: of a new model.
+        width: of a new model.
+        heads: of a new model.
         lora_rank: train and send adapters of this rank in place of all weights.
     """
 
