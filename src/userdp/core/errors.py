@@ -18,6 +18,8 @@ from typing import Any, Final
 _LONGEST = 200
 """Letters of another library's words in a message of ours."""
 
+_DISK = "check the disk, free some space there, or choose another place with --out"
+
 _OUT_OF_MEMORY: Final = re.compile(
     r"(\[enforce fail at \w+\.cpp:\d+\].{0,40})?DefaultCPUAllocator: (can't allocate|not enough)"
     r"|(CUDA|CUDA error:|MPS backend) out of memory"
@@ -138,9 +140,6 @@ def as_ours(error: UserdpError | OSError) -> UserdpError:
         f"the machine refused: {error.strerror or error}{where}",
         hint=None if isinstance(error, BrokenPipeError) else _DISK,
     )
-
-
-_DISK = "check the disk, free some space there, or choose another place with --out"
 
 
 class Interrupted(KeyboardInterrupt):
